@@ -1,0 +1,223 @@
+"""Selective prediction: labels where a row is accepted, a reject label elsewhere."""
+
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+
+class SelectiveClassifierMixin:
+    """Add `predict_selective` to a classifier that knows which rows it accepts.
+
+    A class that uses this mixin has the constructor parameters `alpha` and
+    `reject_label`, sets `reject_label_ = resolve_reject_label(self.reject_label,
+    self.classes_)` in `fit`, and implements::
+
+        _decide(self, X, alpha) -> (codes, accepted)
+
+    where `codes` (n,) indexes `classes_`, `accepted` (n,) is bool and `alpha` is a
+    checked float or None for the fitted one.
+    """
+
+    def predict_selective(self, X, *, alpha=None, return_mask=False):
+        """Predict labels, and the reject label where the answer is not reliable.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Input rows.
+
+        alpha : float, default=None
+            Accuracy to hold among the accepted rows, strictly between 1/2 and 1. It
+            needs no refit. None stands for the constructor's `alpha`.
+
+        return_mask : bool, default=False
+            Whether to return the acceptance mask, too.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+            The predicted classes, `reject_label_` where a row is rejected. Its dtype
+            holds both the classes and the reject label.
+
+        accepted : ndarray of shape (n_samples,), dtype=bool
+            True where the prediction stands. Only if `return_mask=True`.
+
+        Raises
+        ------
+        ValueError
+            If `alpha` is not strictly between 1/2 and 1.
+        """
+        check_is_fitted(self)
+        if alpha is not None:
+            alpha = check_alpha(alpha)
+        codes, accepted = self._decide(X, alpha)
+        labels = reject(self.classes_[codes], accepted, self.reject_label_)
+        return (labels, accepted) if return_mask else labels
+
+
+def predict_selective(estimator, X, *, alpha=None, return_mask=False):
+    """Call `predict_selective` of a selective classifier inside meta-estimators.
+
+    Pipelines and searches forward scikit-learn's own methods only. This function
+    walks through :class:`~sklearn.pipeline.Pipeline` (transforming `X` on the way),
+    fitted searches such as :class:`~sklearn.model_selection.GridSearchCV`, and
+    :class:`~sklearn.frozen.FrozenEstimator`, nested in any way, and asks the
+    classifier found inside.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted selective classifier, bare or inside meta-estimators.
+
+    X : array-like of shape (n_samples, n_features)
+        Input rows, as `estimator.predict` takes them.
+
+    alpha : float, default=None
+        Accuracy to hold among accepted rows, strictly between 1/2 and 1. None stands
+        for the classifier's own `alpha`.
+
+    return_mask : bool, default=False
+        Whether to return the acceptance mask, too.
+
+    Returns
+    -------
+    labels : ndarray of shape (n_samples,)
+        Predicted classes, the classifier's `reject_label_` where rejected.
+
+    accepted : ndarray of shape (n_samples,), dtype=bool
+        True where the prediction stands. Only if `return_mask=True`.
+
+    Raises
+    ------
+    TypeError
+        If no classifier with a `predict_selective` method is found inside.
+
+    Examples
+    --------
+    >>> import sdm_sklearn
+    >>> from sklearn.datasets import make_blobs
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> X, y = make_blobs(400, centers=2, n_features=8, random_state=0)
+    >>> clf = sdm_sklearn.SDMClassifier(alpha=0.9, random_state=0)
+    >>> pipe = make_pipeline(StandardScaler(), clf).fit(X, y)
+    >>> sdm_sklearn.predict_selective(pipe, [[1e3] * 8])
+    array([-1])
+    """
+    classifier, X = unwrap(estimator, X)
+    return classifier.predict_selective(X, alpha=alpha, return_mask=return_mask)
+
+
+def unwrap(estimator, X):
+    """Return the selective classifier inside `estimator` and `X` as it sees it."""
+    outer = estimator
+    while not hasattr(estimator, "predict_selective"):
+        if isinstance(estimator, Pipeline):
+            check_is_fitted(estimator)
+            if len(estimator) > 1:
+                X = estimator[:-1].transform(X)
+            estimator = estimator[-1]
+        elif isinstance(estimator, FrozenEstimator):
+            estimator = estimator.estimator
+        elif hasattr(estimator, "get_params") and "refit" in estimator.get_params():
+            check_is_fitted(estimator)
+            if not hasattr(estimator, "best_estimator_"):
+                raise TypeError(
+                    f"{type(estimator).__name__} was fitted with refit="
+                    f"{estimator.refit!r} and holds no estimator to predict with: "
+                    "search with refit=True or the name of a metric."
+                )
+            estimator = estimator.best_estimator_
+        else:
+            inside = "" if estimator is outer else f" inside {type(outer).__name__}"
+            raise TypeError(
+                f"{type(estimator).__name__}{inside} has no predict_selective: pass a "
+                "selective classifier such as SDMClassifier, or a Pipeline, search or "
+                "FrozenEstimator around one."
+            )
+    return estimator, X
+
+
+def check_alpha(alpha):
+    """Return `alpha` as a float, or say why it is not an accuracy above 1/2."""
+    if isinstance(alpha, Real) and not isinstance(alpha, bool) and 0.5 < alpha < 1:
+        return float(alpha)
+    message = f"alpha must be an accuracy with 1/2 < alpha < 1. Got {alpha!r} instead."
+    if isinstance(alpha, Real) and 0 < alpha <= 0.5:
+        message += (
+            " alpha is not an error rate: for 5 % errors pass alpha=0.95. At or below "
+            "1/2 more than one class could reach its threshold."
+        )
+    raise ValueError(message)
+
+
+def resolve_reject_label(reject_label, classes):
+    """Choose or check the label that marks a rejection.
+
+    Parameters
+    ----------
+    reject_label : "auto", scalar or None
+        `"auto"`: for strings "rejected", prefixed with underscores while that is a
+        class; for numbers and bools the smaller of -1 and the smallest class minus 1.
+
+    classes : ndarray of shape (n_classes,)
+        The class labels.
+
+    Returns
+    -------
+    reject_label : scalar or None
+
+    Raises
+    ------
+    ValueError
+        If the label is a class, or of a kind that cannot stand beside the classes.
+    """
+    strings = isinstance(classes[0], str)
+    if isinstance(reject_label, str) and reject_label == "auto":
+        if not strings:
+            return min(-1, int(np.floor(classes.min())) - 1)
+        reject_label = "rejected"
+        while reject_label in classes:
+            reject_label = f"_{reject_label}"
+        return reject_label
+    known = classes.tolist()
+    if reject_label in known:
+        raise ValueError(
+            f"reject_label={reject_label!r} is one of the classes {known!r}: pass a "
+            "value that is no class, or 'auto'."
+        )
+    if strings:
+        fits = isinstance(reject_label, str) or (
+            reject_label is None and classes.dtype == object
+        )
+        hint = "a string"
+    else:
+        fits = isinstance(reject_label, Real | np.bool_)
+        hint = "a number"
+    if not fits:
+        raise ValueError(
+            f"reject_label={reject_label!r} cannot stand in one array with the "
+            f"classes {known!r}: pass {hint} that is no class, or 'auto'."
+        )
+    return reject_label
+
+
+def reject(labels, accepted, reject_label):
+    """Return a copy of `labels` with `reject_label` where not `accepted`.
+
+    The copy's dtype is widened first: assigning in place would cut strings ("rej"),
+    wrap unsigned integers (255) and turn a bool into True.
+    """
+    dtype = np.result_type(labels.dtype, np.min_scalar_type(reject_label))
+    if (
+        labels.dtype.kind in "iu"
+        and dtype.kind == "f"
+        and isinstance(reject_label, Integral)
+    ):
+        dtype = np.dtype(object)  # uint64 beside -1: a float would round large labels
+    out = labels.astype(dtype)
+    out[~accepted] = reject_label
+    return out
