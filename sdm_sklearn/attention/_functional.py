@@ -1,0 +1,560 @@
+"""Scaled Signed Averaging as functions of scores and of query, key and value."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdm_sklearn.attention._blocked import (
+    MASKED_BELOW,
+    blocked_forward,
+    default_tile,
+    masked_rows,
+)
+
+_BACKENDS = ("auto", "eager", "blocked", "flex")
+
+# Up to this many scores, starting the tile operations costs more than they save.
+_EAGER_BELOW = 2**15
+
+
+def ssa_transform(scores: Tensor, n: float | Tensor, b: float | Tensor) -> Tensor:
+    r"""Transform scores so that their softmax is Scaled Signed Averaging.
+
+    :math:`t(s) = n\,\mathrm{sgn}(s)\ln(1 + b|s|)`, the logarithm of the SSA weight
+    :math:`(1 + b|s|)^{\mathrm{sgn}(s)\,n}` ([1]_, Section 5). The derivative at 0 is
+    its limit ``n b``, so that zero-initialised projections learn.
+
+    Parameters
+    ----------
+    scores : Tensor of shape (..., H, L, S) or any shape
+        Real scores. Half precision is computed in float32.
+    n : float or Tensor of shape () or (H,)
+        Exponent, at least 1.
+    b : float or Tensor of shape () or (H,)
+        Scale, above 0. Scores with ``b |s|`` beyond the largest number of the
+        dtype saturate there.
+
+    Returns
+    -------
+    Tensor
+        Of the shape and dtype of ``scores``.
+
+    Raises
+    ------
+    ValueError
+        If a number ``n`` is below 1, a number ``b`` is not positive, or one of them
+        has a shape that fits neither. Values of tensors are not read; keep them in
+        range with :class:`SSAParameters`.
+    TypeError
+        If ``scores`` is not a floating tensor.
+
+    References
+    ----------
+    .. [1] "Scaled Signed Averaging", arXiv:2508.14685.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sdm_sklearn.attention import ssa_transform
+    >>> ssa_transform(torch.tensor([-3.0, 0.0, 3.0]), n=2.0, b=1.0).exp()
+    tensor([ 0.0625,  1.0000, 16.0000])
+    """
+    _check_floating(scores, "scores")
+    n, b = _score_parameters(scores, n, b)
+    return _transform(scores.to(n.dtype), n, b).to(scores.dtype)
+
+
+def ssa_weights(
+    scores: Tensor,
+    n: float | Tensor,
+    b: float | Tensor,
+    *,
+    mask: Tensor | None = None,
+    dim: int = -1,
+) -> Tensor:
+    r"""Scaled Signed Averaging of scores, a replacement for their softmax.
+
+    :math:`w_j = (1 + b|s_j|)^{\mathrm{sgn}(s_j)\,n} \big/
+    \sum_k (1 + b|s_k|)^{\mathrm{sgn}(s_k)\,n}` ([1]_, Section 5).
+
+    Parameters
+    ----------
+    scores : Tensor of shape (..., H, L, S) or any shape
+        Unlike for softmax, a constant added to the scores changes the result.
+    n, b : float or Tensor of shape () or (H,)
+        Exponent (at least 1) and scale (above 0).
+    mask : Tensor broadcastable to ``scores``, or None
+        Boolean, where True keeps the entry, or floating, which is added after the
+        transform; values of -1e4 or less remove the entry as ``-inf`` does.
+    dim : int, default=-1
+        Dimension along which the weights sum to 1.
+
+    Returns
+    -------
+    Tensor
+        Weights of the shape and dtype of ``scores``. Slices in which nothing is kept
+        are 0, and so are their gradients.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`ssa_transform`, and for a mask that is neither boolean nor
+        floating or does not broadcast.
+
+    References
+    ----------
+    .. [1] "Scaled Signed Averaging", arXiv:2508.14685.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sdm_sklearn.attention import ssa_weights
+    >>> ssa_weights(torch.tensor([3.0, 0.0, 0.0]), n=1.0, b=1.0)
+    tensor([0.6667, 0.1667, 0.1667])
+    """
+    _check_floating(scores, "scores")
+    n, b = _score_parameters(scores, n, b)
+    if mask is not None:
+        _check_mask(mask, "mask", scores.shape)
+    transformed = _transform(scores.to(n.dtype), n, b)
+    return _masked_softmax(transformed, mask, dim).to(scores.dtype)
+
+
+def ssa_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n: float | Tensor,
+    b: float | Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    score_bias: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    r"""Attention whose weights are the Scaled Signed Averaging of the scores.
+
+    It takes the arguments of
+    :func:`torch.nn.functional.scaled_dot_product_attention` in their order and
+    meaning, with ``n`` and ``b`` after ``value``:
+    ``ssa_weights(scale * query @ key.mT + score_bias, n, b, mask=attn_mask) @ value``.
+
+    Parameters
+    ----------
+    query : Tensor of shape (..., H, L, E)
+    key, value : Tensor of shape (..., H, S, E), (..., H, S, Ev)
+        Leading dimensions broadcast. With two dimensions there are no heads.
+    n, b : float or Tensor of shape () or (H,)
+        Exponent (at least 1) and scale (above 0), for all heads or for each.
+    attn_mask : Tensor broadcastable to (..., H, L, S), or None
+        Boolean, where True takes part, or floating, which is added to the
+        *transformed* scores; values of -1e4 or less remove the key as ``-inf`` does.
+    dropout_p : float, default=0.0
+        Probability with which a weight is dropped. As in PyTorch's function it acts
+        whenever it is above 0; pass 0 in evaluation.
+    is_causal : bool, default=False
+        Query i sees the keys up to i, aligned at the top left. May be combined with
+        ``attn_mask``.
+    scale : float or None, default=None
+        Factor of the scores, ``1 / sqrt(E)`` for None.
+    enable_gqa : bool, default=False
+        Allow fewer key than query heads; query head h uses key head
+        ``h // (H // Hk)``.
+    score_bias : Tensor broadcastable to (..., H, L, S), or None
+        Added to the scores *before* the transform (ALiBi, relative positions). Not
+        for masks: a large negative score keeps some SSA weight.
+    backend : {"auto", "eager", "blocked", "flex"}, default="auto"
+        - "eager" stores all ``L x S`` scores. It is the fastest for few scores and
+          the only one with second derivatives.
+        - "blocked" needs memory linear in L and S and runs everywhere.
+        - "flex" compiles ``torch.nn.attention.flex_attention``: CUDA, or CPU
+          without gradients; no dropout, no float64 on CPU.
+        - "auto" is "eager" below 32,768 scores, else "blocked".
+
+    Returns
+    -------
+    Tensor of shape (..., H, L, Ev)
+        In the dtype of ``query``. Queries that see no key give 0, and so do their
+        gradients; that is read from the mask, so NaN inputs stay visible.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, ``n`` or ``b`` out of range, ``dropout_p`` outside
+        [0, 1], an unknown ``backend``, or what "flex" cannot do.
+    TypeError
+        If query, key and value are not floating tensors of one dtype.
+    RuntimeError
+        When a second derivative is asked of the "blocked" backend.
+
+    References
+    ----------
+    .. [1] "Scaled Signed Averaging", arXiv:2508.14685, Section 5.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sdm_sklearn.attention import ssa_attention
+    >>> query, key, value = torch.randn(3, 2, 8, 5, 16).unbind()
+    >>> ssa_attention(query, key, value, n=1.5, b=0.8, is_causal=True).shape
+    torch.Size([2, 8, 5, 16])
+    """
+    if backend not in _BACKENDS:
+        raise ValueError(f"'backend' must be one of {_BACKENDS}. Got {backend!r}.")
+    query, key, value, n, b, *rest = _prepare(
+        query,
+        key,
+        value,
+        n,
+        b,
+        attn_mask,
+        score_bias,
+        dropout_p,
+        is_causal,
+        scale,
+        enable_gqa,
+    )
+    backend = _choose_backend(backend, query, key, value)
+    if backend == "eager":
+        return _eager(query, key, value, n, b, *rest)[0]
+    if backend == "flex":
+        from sdm_sklearn.attention._flex import flex_ssa
+
+        return flex_ssa(query, key, value, n, b, *rest)
+    return _blocked(query, key, value, n, b, *rest)
+
+
+def attention_and_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n: float | Tensor,
+    b: float | Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    score_bias: Tensor | None = None,
+    softcap: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Do as :func:`ssa_attention`, and return the (..., H, L, S) weights too.
+
+    The weights are those that were used, after dropout. ``softcap`` bounds the scores
+    to ``softcap * tanh(s / softcap)`` before the transform.
+    """
+    prepared = _prepare(
+        query,
+        key,
+        value,
+        n,
+        b,
+        attn_mask,
+        score_bias,
+        dropout_p,
+        is_causal,
+        scale,
+        enable_gqa,
+    )
+    return _eager(*prepared, softcap=softcap)
+
+
+def _prepare(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n: float | Tensor,
+    b: float | Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> tuple[Any, ...]:
+    """Check the arguments of an attention; return them without defaults."""
+    query, key, value = _check_attention(*_autocast(query, key, value), enable_gqa)
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"'dropout_p' must be in [0, 1]. Got {dropout_p!r} instead.")
+    heads = query.shape[-3] if query.dim() > 2 else 1
+    dtype = _compute_dtype(query)
+    n = _per_head(n, "n", heads, query.device, dtype)
+    b = _per_head(b, "b", heads, query.device, dtype)
+    scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else float(scale)
+    shape = (*query.shape[:-1], key.shape[-2])
+    if mask is not None:
+        _check_mask(mask, "attn_mask", shape)
+    if bias is not None:
+        _check_floating(bias, "score_bias")
+        _check_mask(bias, "score_bias", shape)
+    return query, key, value, n, b, mask, bias, dropout_p, is_causal, scale
+
+
+def _transform(scores: Tensor, n: Tensor, b: Tensor) -> Tensor:
+    # |s| as s * sign with a constant sign: autograd's own |s| has derivative 0 at 0.
+    sign = torch.copysign(torch.ones_like(scores), scores.detach())
+    scaled = (b * (scores * sign)).clamp(max=torch.finfo(scores.dtype).max)
+    return n * sign * torch.log1p(scaled)
+
+
+def _masked_softmax(transformed: Tensor, mask: Tensor | None, dim: int) -> Tensor:
+    """Softmax over the kept entries; 0, also as gradient, where none is kept."""
+    if mask is None:
+        return torch.softmax(transformed, dim)
+    mask = mask.expand(transformed.shape)
+    if mask.dtype == torch.bool:
+        removed = ~mask
+    else:
+        removed = mask <= MASKED_BELOW
+        transformed = transformed + mask.masked_fill(removed, 0)
+    dead = removed.all(dim, keepdim=True)
+    filled = transformed.masked_fill(removed, -math.inf).masked_fill(dead, 0)
+    return torch.softmax(filled, dim).masked_fill(dead, 0)
+
+
+def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply (..., H, L, M) by (..., Hk, M, N) without repeating the right side."""
+    if left.dim() == 2 or left.shape[-3] == right.shape[-3]:
+        return left @ right
+    grouped = left.unflatten(-3, (right.shape[-3], -1)).flatten(-3, -2)
+    return (grouped @ right).unflatten(-2, (-1, left.shape[-2])).flatten(-4, -3)
+
+
+def _eager(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n: Tensor,
+    b: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+    softcap: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute output and weights by plain autograd."""
+    with torch.autocast(query.device.type, enabled=False):
+        scores = _grouped_matmul(query.to(n.dtype), key.to(n.dtype).mT) * scale
+        if bias is not None:
+            scores = scores + bias
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if query.dim() > 2:
+            n, b = n.view(-1, 1, 1), b.view(-1, 1, 1)
+        dead = None if mask is None else masked_rows(mask, is_causal, query.shape[-2])
+        if is_causal:
+            mask = _with_causal(mask, scores)
+        weights = _masked_softmax(_transform(scores, n, b), mask, -1)
+        if dropout_p > 0:
+            weights = torch.dropout(weights, dropout_p, True)
+        mixed = _grouped_matmul(weights, value.to(n.dtype))
+        if dead is not None:
+            # 0 * NaN is NaN: values must not reach the rows that see none.
+            mixed = mixed.masked_fill(dead, 0)
+    return mixed.to(query.dtype), weights.to(query.dtype)
+
+
+def _with_causal(mask: Tensor | None, scores: Tensor) -> Tensor:
+    ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+    causal = ones.tril()
+    if mask is None:
+        return causal
+    if mask.dtype == torch.bool:
+        return mask & causal
+    return mask.masked_fill(~causal, -math.inf)
+
+
+def _blocked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    n: Tensor,
+    b: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float,
+) -> Tensor:
+    lead = query.shape[:-3]
+    tile = default_tile(query.device.type)
+    seed = torch.randint(2**62, (), dtype=torch.int64) if dropout_p > 0 else None
+    query, key, value = (_four_dims(part) for part in (query, key, value))
+    mask = None if mask is None else _four_dims(mask, lead)
+    bias = None if bias is None else _four_dims(bias, lead)
+    output, _ = blocked_forward(
+        query, key, value, n, b, mask, bias, seed, scale, dropout_p, is_causal, tile
+    )
+    return output.reshape(*lead, *output.shape[1:]) if len(lead) != 1 else output
+
+
+def _four_dims(part: Tensor, lead: torch.Size | None = None) -> Tensor:
+    """Bring a tensor to four dimensions; ``lead`` are those in front of the heads."""
+    while part.dim() < 4:
+        part = part.unsqueeze(0)
+    if part.dim() == 4:
+        return part
+    if lead is not None:
+        part = part.expand(*lead, *part.shape[-3:])
+    return part.flatten(0, -4)
+
+
+def _choose_backend(backend: str, query: Tensor, key: Tensor, value: Tensor) -> str:
+    if backend in ("eager", "flex"):
+        return backend
+    if torch.compiler.is_compiling():
+        # No branch on sizes: it would become a guard and split dynamic lengths.
+        return "blocked"
+    if 0 in (*query.shape, *key.shape, *value.shape):
+        return "eager"
+    n_scores = math.prod(query.shape[:-1]) * key.shape[-2]
+    return "eager" if backend == "auto" and n_scores < _EAGER_BELOW else "blocked"
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as PyTorch's attention is cast under autocast."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(
+        t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
+        for t in tensors
+    )
+
+
+def _compute_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _check_floating(tensor: Tensor, name: str) -> None:
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise TypeError(f"'{name}' must be a floating tensor. Got {got} instead.")
+
+
+def _check_mask(mask: Tensor, name: str, shape: tuple[int, ...]) -> None:
+    if not isinstance(mask, Tensor) or not (
+        mask.dtype == torch.bool or mask.is_floating_point()
+    ):
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(
+            f"'{name}' must be a boolean tensor (True keeps) or a floating one (added "
+            f"after the transform). Got {got} instead."
+        )
+    fits = mask.dim() <= len(shape) and all(
+        m in (1, s) for m, s in zip(mask.shape[::-1], shape[::-1], strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"'{name}' of shape {tuple(mask.shape)} does not broadcast to the scores' "
+            f"shape {tuple(shape)}."
+        )
+
+
+def _check_attention(
+    query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Check query, key and value and broadcast their leading dimensions."""
+    parts = {"query": query, "key": key, "value": value}
+    for name, part in parts.items():
+        _check_floating(part, name)
+    shapes = ", ".join(f"{name} {tuple(p.shape)}" for name, p in parts.items())
+    if not query.dtype == key.dtype == value.dtype:
+        raise TypeError(
+            "'query', 'key' and 'value' must have one dtype. Got "
+            f"{query.dtype}, {key.dtype} and {value.dtype} instead."
+        )
+    if min(part.dim() for part in parts.values()) < 2 or (
+        len({part.dim() for part in parts.values()}) > 1
+    ):
+        raise ValueError(
+            "'query', 'key' and 'value' must have the same number of dimensions, at "
+            f"least 2. Got {shapes}."
+        )
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ValueError(
+            "'query' and 'key' must agree in the last dimension, 'key' and 'value' in "
+            f"the last but one. Got {shapes}."
+        )
+    fixed = 3 if enable_gqa else 2
+    if enable_gqa and (
+        query.dim() < 3
+        or key.shape[-3] != value.shape[-3]
+        or key.shape[-3] == 0
+        or query.shape[-3] % key.shape[-3]
+    ):
+        raise ValueError(
+            "With 'enable_gqa', 'key' and 'value' must have the same number of heads, "
+            f"and it must divide that of 'query'. Got {shapes}."
+        )
+    try:
+        lead = torch.broadcast_shapes(*(p.shape[:-fixed] for p in parts.values()))
+    except RuntimeError as error:
+        raise ValueError(
+            "The leading dimensions of 'query', 'key' and 'value' do not broadcast. "
+            f"Got {shapes}. For fewer key than query heads pass enable_gqa=True."
+        ) from error
+    query, key, value = (
+        p.expand(*lead, *p.shape[-fixed:]) for p in (query, key, value)
+    )
+    return query, key, value
+
+
+def _as_parameter(
+    parameter: float | Tensor, name: str, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    if isinstance(parameter, Tensor):
+        return parameter.to(device=device, dtype=dtype)
+    if not isinstance(parameter, Real) or isinstance(parameter, bool):
+        raise TypeError(
+            f"'{name}' must be a number or a tensor. Got {type(parameter).__name__}."
+        )
+    low, relation = (1, ">= 1") if name == "n" else (0, "> 0")
+    if not (math.isfinite(parameter) and (parameter > 0) and parameter >= low):
+        raise ValueError(
+            f"'{name}' must be finite and {relation}. Got {parameter!r} instead."
+        )
+    return torch.tensor(float(parameter), device=device, dtype=dtype)
+
+
+def _per_head(
+    parameter: float | Tensor,
+    name: str,
+    heads: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the parameter as a tensor of shape (heads,)."""
+    tensor = _as_parameter(parameter, name, device, dtype)
+    if tensor.dim() > 1 or (tensor.dim() == 1 and tensor.shape[0] not in (1, heads)):
+        raise ValueError(
+            f"'{name}' must be a scalar or have one value a head, shape ({heads},). "
+            f"Got shape {tuple(tensor.shape)}."
+        )
+    return tensor.expand(heads)
+
+
+def _score_parameters(
+    scores: Tensor, n: float | Tensor, b: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return n and b so that they broadcast against scores (..., H, L, S)."""
+    dtype = _compute_dtype(scores)
+    result = []
+    for name, parameter in (("n", n), ("b", b)):
+        tensor = _as_parameter(parameter, name, scores.device, dtype)
+        if tensor.dim() > 0:
+            heads = scores.shape[-3] if scores.dim() > 2 else 1
+            tensor = _per_head(tensor, name, heads, scores.device, dtype)
+            if scores.dim() > 2:
+                tensor = tensor.view(-1, 1, 1)
+        result.append(tensor)
+    return result[0], result[1]
