@@ -57,8 +57,10 @@ def make_mask(kind, length, batch):
         return (torch.arange(length) < lengths[:, None])[:, None, None]
     keep = torch.rand(length, length, generator=generator) > 0.5
     keep.fill_diagonal_(True)
-    return keep if kind == "bool" else torch.randn(length, length).masked_fill_(
-        ~keep, -math.inf
+    return (
+        keep
+        if kind == "bool"
+        else torch.randn(length, length).masked_fill_(~keep, -math.inf)
     )
 
 
@@ -139,7 +141,9 @@ def time_cases(lengths, budget):
                     )
                     slower = ""
                     if published:
-                        slower = statistics.median(published[0]) / statistics.median(ssa)
+                        slower = statistics.median(published[0]) / statistics.median(
+                            ssa
+                        )
                         slower = f"{slower:9.1f}"
                     label = "fwd+bwd" if backward else "forward"
                     print(

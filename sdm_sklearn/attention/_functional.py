@@ -1,8 +1,8 @@
 """Scaled Signed Averaging as functions of scores and of query, key and value."""
 
 import math
+from collections.abc import Iterator
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,20 @@ from sdm_sklearn.attention._blocked import (
     default_tile,
     masked_rows,
 )
+
+# query, key, value, n, b, mask, bias, dropout_p, is_causal, scale
+_Prepared = tuple[
+    Tensor,
+    Tensor,
+    Tensor,
+    Tensor,
+    Tensor,
+    Tensor | None,
+    Tensor | None,
+    float,
+    bool,
+    float,
+]
 
 _BACKENDS = ("auto", "eager", "blocked", "flex")
 
@@ -207,7 +221,7 @@ def ssa_attention(
     """
     if backend not in _BACKENDS:
         raise ValueError(f"'backend' must be one of {_BACKENDS}. Got {backend!r}.")
-    query, key, value, n, b, *rest = _prepare(
+    prepared = _prepare(
         query,
         key,
         value,
@@ -220,14 +234,14 @@ def ssa_attention(
         scale,
         enable_gqa,
     )
-    backend = _choose_backend(backend, query, key, value)
+    backend = _choose_backend(backend, *prepared[:3])
     if backend == "eager":
-        return _eager(query, key, value, n, b, *rest)[0]
+        return _eager(*prepared)[0]
     if backend == "flex":
         from sdm_sklearn.attention._flex import flex_ssa
 
-        return flex_ssa(query, key, value, n, b, *rest)
-    return _blocked(query, key, value, n, b, *rest)
+        return flex_ssa(*prepared)
+    return _blocked(*prepared)
 
 
 def attention_and_weights(
@@ -263,7 +277,7 @@ def attention_and_weights(
         scale,
         enable_gqa,
     )
-    return _eager(*prepared, softcap=softcap)
+    return _eager(*prepared, softcap)
 
 
 def _prepare(
@@ -278,9 +292,10 @@ def _prepare(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> tuple[Any, ...]:
+) -> _Prepared:
     """Check the arguments of an attention; return them without defaults."""
-    query, key, value = _check_attention(*_autocast(query, key, value), enable_gqa)
+    query, key, value = _autocast(query, key, value)
+    query, key, value = _check_attention(query, key, value, enable_gqa)
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"'dropout_p' must be in [0, 1]. Got {dropout_p!r} instead.")
     heads = query.shape[-3] if query.dim() > 2 else 1
@@ -419,16 +434,14 @@ def _choose_backend(backend: str, query: Tensor, key: Tensor, value: Tensor) -> 
     return "eager" if backend == "auto" and n_scores < _EAGER_BELOW else "blocked"
 
 
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _autocast(*tensors: Tensor) -> Iterator[Tensor]:
     """Cast as PyTorch's attention is cast under autocast."""
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
-    return tuple(
-        t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
-        for t in tensors
-    )
+    for tensor in tensors:
+        device = tensor.device.type
+        cast = torch.is_autocast_enabled(device) and tensor.is_floating_point()
+        if cast and tensor.dtype != torch.float64:
+            tensor = tensor.to(torch.get_autocast_dtype(device))
+        yield tensor
 
 
 def _compute_dtype(tensor: Tensor) -> torch.dtype:

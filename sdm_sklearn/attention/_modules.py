@@ -61,6 +61,12 @@ class SSAParameters(nn.Module):
     tensor([1.5000, 1.5000], grad_fn=<AddBackward0>)
     """
 
+    rho_n: Tensor
+    rho_b: Tensor
+
+    # Set by models that want the weights of one forward pass.
+    return_weights = False
+
     def __init__(
         self,
         num_heads: int,

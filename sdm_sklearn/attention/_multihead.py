@@ -179,20 +179,17 @@ batch_first, device, dtype
         if mask is not None and n_appended:
             keep = 1.0 if mask.dtype == torch.bool else 0.0
             mask = F.pad(mask, (0, n_appended), value=keep)
-        arguments = (
-            *(self._split_heads(part) for part in (q, k, v)),
-            self.ssa.n,
-            self.ssa.b,
-            mask,
-            self.dropout if self.training else 0.0,
-            use_hint,
-        )
+        q, k, v = (self._split_heads(part) for part in (q, k, v))
+        n, b = self.ssa.n, self.ssa.b
+        dropout_p = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
-            mixed, weights = attention_and_weights(*arguments)
+            mixed, weights = attention_and_weights(
+                q, k, v, n, b, mask, dropout_p, use_hint
+            )
             weights = weights.mean(1) if average_attn_weights else weights
         else:
-            mixed = ssa_attention(*arguments)
+            mixed = ssa_attention(q, k, v, n, b, mask, dropout_p, use_hint)
         output = self.out_proj(mixed.permute(2, 0, 1, 3).flatten(2))
         if not batched:
             return output.squeeze(1), None if weights is None else weights.squeeze(0)
@@ -212,7 +209,7 @@ batch_first, device, dtype
             F.linear(*args) for args in zip(inputs, weights, biases, strict=True)
         )
         batch = q.shape[1]
-        if self.bias_k is not None:
+        if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self.bias_k.to(k.dtype).expand(1, batch, -1)])
             v = torch.cat([v, self.bias_v.to(v.dtype).expand(1, batch, -1)])
         if self.add_zero_attn:
