@@ -133,8 +133,7 @@ def ssa_weights(
     n, b = _score_parameters(scores, n, b)
     if mask is not None:
         _check_mask(mask, "mask", scores.shape)
-    transformed = _transform(scores.to(n.dtype), n, b)
-    return _masked_softmax(transformed, mask, dim).to(scores.dtype)
+    return _masked_weights(scores.to(n.dtype), n, b, mask, dim).to(scores.dtype)
 
 
 def ssa_attention(
@@ -294,6 +293,8 @@ def _prepare(
     enable_gqa: bool,
 ) -> _Prepared:
     """Check the arguments of an attention; return them without defaults."""
+    for part, name in ((query, "query"), (key, "key"), (value, "value")):
+        _check_floating(part, name)
     query, key, value = _autocast(query, key, value)
     query, key, value = _check_attention(query, key, value, enable_gqa)
     if not 0 <= dropout_p <= 1:
@@ -315,23 +316,26 @@ def _prepare(
 def _transform(scores: Tensor, n: Tensor, b: Tensor) -> Tensor:
     # |s| as s * sign with a constant sign: autograd's own |s| has derivative 0 at 0.
     sign = torch.copysign(torch.ones_like(scores), scores.detach())
-    scaled = (b * (scores * sign)).clamp(max=torch.finfo(scores.dtype).max)
+    scaled = b * (scores * sign)
+    overflowed = scaled.detach().isinf() & scores.detach().isfinite()
+    scaled = scaled.masked_fill(overflowed, torch.finfo(scores.dtype).max)
     return n * sign * torch.log1p(scaled)
 
 
-def _masked_softmax(transformed: Tensor, mask: Tensor | None, dim: int) -> Tensor:
-    """Softmax over the kept entries; 0, also as gradient, where none is kept."""
+def _masked_weights(
+    scores: Tensor, n: Tensor, b: Tensor, mask: Tensor | None, dim: int
+) -> Tensor:
+    """Weights of the kept scores; 0, also as gradient, where none is kept."""
     if mask is None:
-        return torch.softmax(transformed, dim)
-    mask = mask.expand(transformed.shape)
-    if mask.dtype == torch.bool:
-        removed = ~mask
-    else:
-        removed = mask <= MASKED_BELOW
-        transformed = transformed + mask.masked_fill(removed, 0)
+        return torch.softmax(_transform(scores, n, b), dim)
+    mask = mask.expand(scores.shape)
+    removed = ~mask if mask.dtype == torch.bool else mask <= MASKED_BELOW
     dead = removed.all(dim, keepdim=True)
-    filled = transformed.masked_fill(removed, -math.inf).masked_fill(dead, 0)
-    return torch.softmax(filled, dim).masked_fill(dead, 0)
+    transformed = _transform(scores.masked_fill(dead, 0), n, b)
+    if mask.is_floating_point():
+        transformed = transformed + mask.masked_fill(removed, 0)
+    transformed = transformed.masked_fill(removed, -math.inf).masked_fill(dead, 0)
+    return torch.softmax(transformed, dim).masked_fill(dead, 0)
 
 
 def _grouped_matmul(left: Tensor, right: Tensor) -> Tensor:
@@ -356,6 +360,11 @@ def _eager(
     softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute output and weights by plain autograd."""
+    dead = None
+    if mask is not None:
+        # 0 * NaN is NaN: neither queries nor values may reach rows that see no key.
+        dead = masked_rows(mask, is_causal, query.shape[-2])
+        query = query.masked_fill(dead, 0)
     with torch.autocast(query.device.type, enabled=False):
         scores = _grouped_matmul(query.to(n.dtype), key.to(n.dtype).mT) * scale
         if bias is not None:
@@ -364,15 +373,13 @@ def _eager(
             scores = softcap * torch.tanh(scores / softcap)
         if query.dim() > 2:
             n, b = n.view(-1, 1, 1), b.view(-1, 1, 1)
-        dead = None if mask is None else masked_rows(mask, is_causal, query.shape[-2])
         if is_causal:
             mask = _with_causal(mask, scores)
-        weights = _masked_softmax(_transform(scores, n, b), mask, -1)
+        weights = _masked_weights(scores, n, b, mask, -1)
         if dropout_p > 0:
             weights = torch.dropout(weights, dropout_p, True)
         mixed = _grouped_matmul(weights, value.to(n.dtype))
         if dead is not None:
-            # 0 * NaN is NaN: values must not reach the rows that see none.
             mixed = mixed.masked_fill(dead, 0)
     return mixed.to(query.dtype), weights.to(query.dtype)
 
@@ -399,7 +406,7 @@ def _blocked(
     is_causal: bool,
     scale: float,
 ) -> Tensor:
-    lead = query.shape[:-3]
+    shape, lead = query.shape[:-1], query.shape[:-3]
     tile = default_tile(query.device.type)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout_p > 0 else None
     query, key, value = (_four_dims(part) for part in (query, key, value))
@@ -408,7 +415,7 @@ def _blocked(
     output, _ = blocked_forward(
         query, key, value, n, b, mask, bias, seed, scale, dropout_p, is_causal, tile
     )
-    return output.reshape(*lead, *output.shape[1:]) if len(lead) != 1 else output
+    return output.reshape(*shape, output.shape[-1])
 
 
 def _four_dims(part: Tensor, lead: torch.Size | None = None) -> Tensor:
@@ -477,26 +484,20 @@ def _check_attention(
     query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Check query, key and value and broadcast their leading dimensions."""
-    parts = {"query": query, "key": key, "value": value}
-    for name, part in parts.items():
-        _check_floating(part, name)
-    shapes = ", ".join(f"{name} {tuple(p.shape)}" for name, p in parts.items())
     if not query.dtype == key.dtype == value.dtype:
         raise TypeError(
             "'query', 'key' and 'value' must have one dtype. Got "
             f"{query.dtype}, {key.dtype} and {value.dtype} instead."
         )
-    if min(part.dim() for part in parts.values()) < 2 or (
-        len({part.dim() for part in parts.values()}) > 1
-    ):
+    if query.dim() < 2 or not query.dim() == key.dim() == value.dim():
         raise ValueError(
             "'query', 'key' and 'value' must have the same number of dimensions, at "
-            f"least 2. Got {shapes}."
+            f"least 2. Got {_shapes(query, key, value)}."
         )
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise ValueError(
             "'query' and 'key' must agree in the last dimension, 'key' and 'value' in "
-            f"the last but one. Got {shapes}."
+            f"the last but one. Got {_shapes(query, key, value)}."
         )
     fixed = 3 if enable_gqa else 2
     if enable_gqa and (
@@ -507,19 +508,26 @@ def _check_attention(
     ):
         raise ValueError(
             "With 'enable_gqa', 'key' and 'value' must have the same number of heads, "
-            f"and it must divide that of 'query'. Got {shapes}."
+            f"and it must divide that of 'query'. Got {_shapes(query, key, value)}."
         )
+    parts = (query, key, value)
+    leads = [part.shape[:-fixed] for part in parts]
+    if leads[0] == leads[1] == leads[2]:
+        return parts
     try:
-        lead = torch.broadcast_shapes(*(p.shape[:-fixed] for p in parts.values()))
+        lead = torch.broadcast_shapes(*leads)
     except RuntimeError as error:
         raise ValueError(
             "The leading dimensions of 'query', 'key' and 'value' do not broadcast. "
-            f"Got {shapes}. For fewer key than query heads pass enable_gqa=True."
+            f"Got {_shapes(*parts)}. For fewer key than query heads pass "
+            "enable_gqa=True."
         ) from error
-    query, key, value = (
-        p.expand(*lead, *p.shape[-fixed:]) for p in (query, key, value)
-    )
+    query, key, value = (part.expand(*lead, *part.shape[-fixed:]) for part in parts)
     return query, key, value
+
+
+def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
+    return f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
 
 
 def _as_parameter(
@@ -531,10 +539,14 @@ def _as_parameter(
         raise TypeError(
             f"'{name}' must be a number or a tensor. Got {type(parameter).__name__}."
         )
-    low, relation = (1, ">= 1") if name == "n" else (0, "> 0")
-    if not (math.isfinite(parameter) and (parameter > 0) and parameter >= low):
+    fits, rule = (
+        (1 <= parameter < math.inf, ">= 1")
+        if name == "n"
+        else (0 < parameter < math.inf, "> 0")
+    )
+    if not fits:
         raise ValueError(
-            f"'{name}' must be finite and {relation}. Got {parameter!r} instead."
+            f"'{name}' must be finite and {rule}. Got {parameter!r} instead."
         )
     return torch.tensor(float(parameter), device=device, dtype=dtype)
 
