@@ -12,6 +12,7 @@ each case in a process of its own instead.
 
 import argparse
 import gc
+import itertools
 import math
 import resource
 import statistics
@@ -114,44 +115,45 @@ def interleaved(functions, rounds):
     return seconds
 
 
-def time_cases(lengths, budget):
+VARIANTS = {
+    "plain": (False, None, False),
+    "causal": (True, None, False),
+    "padding": (False, "padding", False),
+    "bool": (False, "bool", False),
+    "float": (False, "float", False),
+    "gqa": (False, None, True),
+}
+
+
+def time_cases(lengths, dtypes, cases, budget):
     print("dtype     L     case      pass      softmax ms  SSA/softmax  power/SSA")
-    variants = [
-        ("plain", False, None, False),
-        ("causal", True, None, False),
-        ("padding", False, "padding", False),
-        ("bool", False, "bool", False),
-        ("float", False, "float", False),
-        ("gqa", False, None, True),
-    ]
-    for dtype in (torch.float32, torch.bfloat16):
-        for length in lengths:
-            for name, causal, mask, gqa in variants:
-                for backward in (False, True):
-                    batch = 2 if length <= 4096 else 1
-                    power = length == 2048 and name in ("plain", "causal")
-                    functions = runners(
-                        length, dtype, causal, mask, gqa, backward, batch, power
-                    )
-                    guess = 1e-8 * batch * HEADS * length**2 * (3 if backward else 1)
-                    rounds = int(min(25, max(5, budget / guess)))
-                    soft, ssa, *published = interleaved(functions, rounds)
-                    ratio = statistics.median(
-                        a / b for a, b in zip(ssa, soft, strict=True)
-                    )
-                    slower = ""
-                    if published:
-                        slower = statistics.median(published[0]) / statistics.median(
-                            ssa
-                        )
-                        slower = f"{slower:9.1f}"
-                    label = "fwd+bwd" if backward else "forward"
-                    print(
-                        f"{str(dtype)[6:]:9} {length:<5} {name:9} {label:9} "
-                        f"{statistics.median(soft) * 1e3:10.1f} {ratio:12.2f} {slower}",
-                        flush=True,
-                    )
-                    gc.collect()
+    for dtype, length, name, backward in itertools.product(
+        dtypes, lengths, cases, (False, True)
+    ):
+        causal, mask, gqa = VARIANTS[name]
+        batch = 2 if length <= 4096 else 1
+        power = length == 2048 and name in ("plain", "causal")
+        functions = runners(
+            length, getattr(torch, dtype), causal, mask, gqa, backward, batch, power
+        )
+        guess = 1e-8 * batch * HEADS * length**2 * (3 if backward else 1)
+        rounds = int(min(25, max(5, budget / guess)))
+        soft, ssa, *published = interleaved(functions, rounds)
+        ratio = statistics.median(a / b for a, b in zip(ssa, soft, strict=True))
+        slower = ""
+        if published:
+            slower = statistics.median(
+                a / b for a, b in zip(published[0], ssa, strict=True)
+            )
+            slower = f"{slower:10.1f}"
+        label = "fwd+bwd" if backward else "forward"
+        print(
+            f"{dtype:9} {length:<5} {name:9} {label:9} "
+            f"{statistics.median(soft) * 1e3:10.1f} {ratio:12.2f} {slower}",
+            flush=True,
+        )
+        del functions
+        gc.collect()
 
 
 def peak_of(method, length):
@@ -185,6 +187,8 @@ def memory_cases(lengths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=None)
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--cases", nargs="+", default=[*VARIANTS])
     parser.add_argument("--seconds", type=float, default=3.0, help="a method and case")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--peak", nargs=2, metavar=("METHOD", "L"))
@@ -195,9 +199,8 @@ def main():
     elif arguments.memory:
         memory_cases(arguments.lengths or [2048, 4096, 8192])
     else:
-        time_cases(
-            arguments.lengths or [128, 512, 1024, 2048, 4096, 8192], arguments.seconds
-        )
+        lengths = arguments.lengths or [128, 512, 1024, 2048, 4096, 8192]
+        time_cases(lengths, arguments.dtypes, arguments.cases, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -149,11 +149,18 @@ batch_first, device, dtype
         Raises
         ------
         ValueError
-            If ``is_causal`` is given without ``attn_mask`` or a mask does not fit.
+            If ``is_causal`` is given without ``attn_mask``, a mask does not fit, or
+            the input is a nested tensor.
         """
         if is_causal and attn_mask is None:
             raise ValueError(
                 "'is_causal' is a hint: 'attn_mask' must be given as well."
+            )
+        if query.is_nested:
+            raise ValueError(
+                "Nested tensors are not supported: pass padded tensors and "
+                "'key_padding_mask'. (In nn.TransformerEncoder: "
+                "enable_nested_tensor=False.)"
             )
         key = query if key is None else key
         value = key if value is None else value
@@ -286,6 +293,10 @@ def convert_to_ssa(
         )
         module.__class__ = SSAMultiheadAttention
         module.ssa = ssa.train(module.training)
+    for encoder in model.modules():
+        if isinstance(encoder, nn.TransformerEncoder):
+            # Decided when it was built; its fast path wants softmax layers.
+            encoder.use_nested_tensor = False
     return model
 
 
