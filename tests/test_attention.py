@@ -419,6 +419,23 @@ def test_shapes_as_of_the_softmax_function():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("lead", [(1, 1), (2, 1), (1, 3), (2, 3), (3,), ()])
+def test_masks_of_inputs_with_five_dimensions(backend, lead):
+    query = random(2, 3, 2, 5, 4)
+    mask, bias = random(*lead, 1, 5, 5, seed=1), random(*lead, 2, 5, 5, seed=2)
+    whole = ssa_attention(
+        query, query, query, 1.5, 0.8, mask > -1, score_bias=bias, backend=backend
+    )
+    masks, biases = (m.expand(2, 3, -1, 5, 5) for m in (mask > -1, bias))
+    for first in range(2):
+        part = query[first]
+        expected = ssa_attention(
+            part, part, part, 1.5, 0.8, masks[first], score_bias=biases[first]
+        )
+        torch.testing.assert_close(whole[first], expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "shape", [(0, 2, 5, 5, 4), (2, 2, 0, 5, 4), (2, 2, 5, 0, 4), (2, 2, 5, 5, 0)]
 )
@@ -629,6 +646,31 @@ def test_cpu_autocast_is_that_of_the_softmax_function(backend):
     torch.testing.assert_close(output.float(), plain, rtol=2e-2, atol=2e-2)
     output.float().sum().backward()
     assert n.grad.dtype == torch.float32
+
+
+def test_autocast_does_not_reach_into_the_operator():
+    query = random(1, 2, 40, 4, dtype=torch.float32)
+    n = torch.tensor([1.5, 2.0], requires_grad=True)
+    results = []
+    for enabled in (False, True):
+        half = query.bfloat16().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            output = ssa_attention(half, half, half, n, 0.8, backend="blocked")
+            grads = torch.autograd.grad(output.float().square().sum(), (half, n))
+        results.append((output, *grads))
+    for left, right in zip(*results, strict=True):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 4, 3), (1, 2, 0, 3), (1, 2, 4, 0)])
+def test_the_operator_takes_empty_inputs(shape):
+    # torch.compile does not branch on sizes, so it gets them as well.
+    parts = [random(*shape, seed=s).requires_grad_() for s in range(3)]
+    n = tensor(1.5, 2).requires_grad_()
+    output, _ = blocked_forward(*parts, n, n, None, None, None, 0.5, 0.0, True, 2**18)
+    output.sum().backward()
+    assert (n.grad == 0).all()
+    assert [p.grad.shape for p in parts] == [p.shape for p in parts]
 
 
 def test_auto_chooses_by_size(monkeypatch):

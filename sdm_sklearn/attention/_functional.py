@@ -1,32 +1,18 @@
 """Scaled Signed Averaging as functions of scores and of query, key and value."""
 
 import math
-from collections.abc import Iterator
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from sdm_sklearn.attention._blocked import (
-    MASKED_BELOW,
-    blocked_forward,
-    default_tile,
-    masked_rows,
+from sdm_sklearn.attention._blocked import blocked_forward
+from sdm_sklearn.attention._checks import (
+    check_floating,
+    check_mask,
+    prepare,
+    score_parameters,
 )
-
-# query, key, value, n, b, mask, bias, dropout_p, is_causal, scale
-_Prepared = tuple[
-    Tensor,
-    Tensor,
-    Tensor,
-    Tensor,
-    Tensor,
-    Tensor | None,
-    Tensor | None,
-    float,
-    bool,
-    float,
-]
+from sdm_sklearn.attention._tiles import MASKED_BELOW, default_tile, masked_rows
 
 _BACKENDS = ("auto", "eager", "blocked", "flex")
 
@@ -76,8 +62,8 @@ def ssa_transform(scores: Tensor, n: float | Tensor, b: float | Tensor) -> Tenso
     >>> ssa_transform(torch.tensor([-3.0, 0.0, 3.0]), n=2.0, b=1.0).exp()
     tensor([ 0.0625,  1.0000, 16.0000])
     """
-    _check_floating(scores, "scores")
-    n, b = _score_parameters(scores, n, b)
+    check_floating(scores, "scores")
+    n, b = score_parameters(scores, n, b)
     return _transform(scores.to(n.dtype), n, b).to(scores.dtype)
 
 
@@ -129,10 +115,10 @@ def ssa_weights(
     >>> ssa_weights(torch.tensor([3.0, 0.0, 0.0]), n=1.0, b=1.0)
     tensor([0.6667, 0.1667, 0.1667])
     """
-    _check_floating(scores, "scores")
-    n, b = _score_parameters(scores, n, b)
+    check_floating(scores, "scores")
+    n, b = score_parameters(scores, n, b)
     if mask is not None:
-        _check_mask(mask, "mask", scores.shape)
+        check_mask(mask, "mask", scores.shape)
     return _masked_weights(scores.to(n.dtype), n, b, mask, dim).to(scores.dtype)
 
 
@@ -206,6 +192,11 @@ def ssa_attention(
     RuntimeError
         When a second derivative is asked of the "blocked" backend.
 
+    Notes
+    -----
+    As in PyTorch's function, NaN in a masked key or value may still reach the queries:
+    overwrite such padding.
+
     References
     ----------
     .. [1] "Scaled Signed Averaging", arXiv:2508.14685, Section 5.
@@ -220,7 +211,7 @@ def ssa_attention(
     """
     if backend not in _BACKENDS:
         raise ValueError(f"'backend' must be one of {_BACKENDS}. Got {backend!r}.")
-    prepared = _prepare(
+    prepared = prepare(
         query,
         key,
         value,
@@ -263,7 +254,7 @@ def attention_and_weights(
     The weights are those that were used, after dropout. ``softcap`` bounds the scores
     to ``softcap * tanh(s / softcap)`` before the transform.
     """
-    prepared = _prepare(
+    prepared = prepare(
         query,
         key,
         value,
@@ -277,40 +268,6 @@ def attention_and_weights(
         enable_gqa,
     )
     return _eager(*prepared, softcap)
-
-
-def _prepare(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    n: float | Tensor,
-    b: float | Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> _Prepared:
-    """Check the arguments of an attention; return them without defaults."""
-    for part, name in ((query, "query"), (key, "key"), (value, "value")):
-        _check_floating(part, name)
-    query, key, value = _autocast(query, key, value)
-    query, key, value = _check_attention(query, key, value, enable_gqa)
-    if not 0 <= dropout_p <= 1:
-        raise ValueError(f"'dropout_p' must be in [0, 1]. Got {dropout_p!r} instead.")
-    heads = query.shape[-3] if query.dim() > 2 else 1
-    dtype = _compute_dtype(query)
-    n = _per_head(n, "n", heads, query.device, dtype)
-    b = _per_head(b, "b", heads, query.device, dtype)
-    scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else float(scale)
-    shape = (*query.shape[:-1], key.shape[-2])
-    if mask is not None:
-        _check_mask(mask, "attn_mask", shape)
-    if bias is not None:
-        _check_floating(bias, "score_bias")
-        _check_mask(bias, "score_bias", shape)
-    return query, key, value, n, b, mask, bias, dropout_p, is_causal, scale
 
 
 def _transform(scores: Tensor, n: Tensor, b: Tensor) -> Tensor:
@@ -422,9 +379,7 @@ def _four_dims(part: Tensor, lead: torch.Size | None = None) -> Tensor:
     """Bring a tensor to four dimensions; ``lead`` are those in front of the heads."""
     while part.dim() < 4:
         part = part.unsqueeze(0)
-    if part.dim() == 4:
-        return part
-    if lead is not None:
+    if lead is not None and len(lead) > 1 and part.shape[:-3].numel() > 1:
         part = part.expand(*lead, *part.shape[-3:])
     return part.flatten(0, -4)
 
@@ -439,147 +394,3 @@ def _choose_backend(backend: str, query: Tensor, key: Tensor, value: Tensor) -> 
         return "eager"
     n_scores = math.prod(query.shape[:-1]) * key.shape[-2]
     return "eager" if backend == "auto" and n_scores < _EAGER_BELOW else "blocked"
-
-
-def _autocast(*tensors: Tensor) -> Iterator[Tensor]:
-    """Cast as PyTorch's attention is cast under autocast."""
-    for tensor in tensors:
-        device = tensor.device.type
-        cast = torch.is_autocast_enabled(device) and tensor.is_floating_point()
-        if cast and tensor.dtype != torch.float64:
-            tensor = tensor.to(torch.get_autocast_dtype(device))
-        yield tensor
-
-
-def _compute_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
-
-
-def _check_floating(tensor: Tensor, name: str) -> None:
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise TypeError(f"'{name}' must be a floating tensor. Got {got} instead.")
-
-
-def _check_mask(mask: Tensor, name: str, shape: tuple[int, ...]) -> None:
-    if not isinstance(mask, Tensor) or not (
-        mask.dtype == torch.bool or mask.is_floating_point()
-    ):
-        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(
-            f"'{name}' must be a boolean tensor (True keeps) or a floating one (added "
-            f"after the transform). Got {got} instead."
-        )
-    fits = mask.dim() <= len(shape) and all(
-        m in (1, s) for m, s in zip(mask.shape[::-1], shape[::-1], strict=False)
-    )
-    if not fits:
-        raise ValueError(
-            f"'{name}' of shape {tuple(mask.shape)} does not broadcast to the scores' "
-            f"shape {tuple(shape)}."
-        )
-
-
-def _check_attention(
-    query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Check query, key and value and broadcast their leading dimensions."""
-    if not query.dtype == key.dtype == value.dtype:
-        raise TypeError(
-            "'query', 'key' and 'value' must have one dtype. Got "
-            f"{query.dtype}, {key.dtype} and {value.dtype} instead."
-        )
-    if query.dim() < 2 or not query.dim() == key.dim() == value.dim():
-        raise ValueError(
-            "'query', 'key' and 'value' must have the same number of dimensions, at "
-            f"least 2. Got {_shapes(query, key, value)}."
-        )
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ValueError(
-            "'query' and 'key' must agree in the last dimension, 'key' and 'value' in "
-            f"the last but one. Got {_shapes(query, key, value)}."
-        )
-    fixed = 3 if enable_gqa else 2
-    if enable_gqa and (
-        query.dim() < 3
-        or key.shape[-3] != value.shape[-3]
-        or key.shape[-3] == 0
-        or query.shape[-3] % key.shape[-3]
-    ):
-        raise ValueError(
-            "With 'enable_gqa', 'key' and 'value' must have the same number of heads, "
-            f"and it must divide that of 'query'. Got {_shapes(query, key, value)}."
-        )
-    parts = (query, key, value)
-    leads = [part.shape[:-fixed] for part in parts]
-    if leads[0] == leads[1] == leads[2]:
-        return parts
-    try:
-        lead = torch.broadcast_shapes(*leads)
-    except RuntimeError as error:
-        raise ValueError(
-            "The leading dimensions of 'query', 'key' and 'value' do not broadcast. "
-            f"Got {_shapes(*parts)}. For fewer key than query heads pass "
-            "enable_gqa=True."
-        ) from error
-    query, key, value = (part.expand(*lead, *part.shape[-fixed:]) for part in parts)
-    return query, key, value
-
-
-def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
-    return f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
-
-
-def _as_parameter(
-    parameter: float | Tensor, name: str, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    if isinstance(parameter, Tensor):
-        return parameter.to(device=device, dtype=dtype)
-    if not isinstance(parameter, Real) or isinstance(parameter, bool):
-        raise TypeError(
-            f"'{name}' must be a number or a tensor. Got {type(parameter).__name__}."
-        )
-    fits, rule = (
-        (1 <= parameter < math.inf, ">= 1")
-        if name == "n"
-        else (0 < parameter < math.inf, "> 0")
-    )
-    if not fits:
-        raise ValueError(
-            f"'{name}' must be finite and {rule}. Got {parameter!r} instead."
-        )
-    return torch.tensor(float(parameter), device=device, dtype=dtype)
-
-
-def _per_head(
-    parameter: float | Tensor,
-    name: str,
-    heads: int,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Return the parameter as a tensor of shape (heads,)."""
-    tensor = _as_parameter(parameter, name, device, dtype)
-    if tensor.dim() > 1 or (tensor.dim() == 1 and tensor.shape[0] not in (1, heads)):
-        raise ValueError(
-            f"'{name}' must be a scalar or have one value a head, shape ({heads},). "
-            f"Got shape {tuple(tensor.shape)}."
-        )
-    return tensor.expand(heads)
-
-
-def _score_parameters(
-    scores: Tensor, n: float | Tensor, b: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return n and b so that they broadcast against scores (..., H, L, S)."""
-    dtype = _compute_dtype(scores)
-    result = []
-    for name, parameter in (("n", n), ("b", b)):
-        tensor = _as_parameter(parameter, name, scores.device, dtype)
-        if tensor.dim() > 0:
-            heads = scores.shape[-3] if scores.dim() > 2 else 1
-            tensor = _per_head(tensor, name, heads, scores.device, dtype)
-            if scores.dim() > 2:
-                tensor = tensor.view(-1, 1, 1)
-        result.append(tensor)
-    return result[0], result[1]
