@@ -296,7 +296,7 @@ def language_model(method, seed, steps=200, length=64):
     return {"errors": errors, "seconds": seconds, **learnt(model)}
 
 
-def train(out, names, seeds):
+def train(out, names, methods, seeds):
     done = {(r["configuration"], r["method"], r["seed"]) for r in read(out)}
     jobs = [
         (name, method, seed)
@@ -307,7 +307,7 @@ def train(out, names, seeds):
         )
     ]
     for name, method, seed in jobs:
-        if (name, method, seed) in done:
+        if (name, method, seed) in done or method not in methods:
             continue
         if name == "LM":
             result = language_model(method, seed)
@@ -350,12 +350,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--configurations", nargs="+", default=[*CONFIGURATIONS, "LM"])
+    parser.add_argument("--methods", nargs="+", default=list(ALL))
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--report", action="store_true", help="train nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if not arguments.report:
-        train(arguments.out, arguments.configurations, arguments.seeds)
+        train(
+            arguments.out,
+            arguments.configurations,
+            arguments.methods,
+            arguments.seeds,
+        )
     report(arguments.out)
 
 

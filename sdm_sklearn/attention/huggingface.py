@@ -99,7 +99,8 @@ def convert_to_ssa(
     register_ssa()
     for module, num_heads in zip(modules, heads, strict=True):
         device = next(module.parameters()).device
-        module.ssa = SSAParameters(num_heads, **settings, device=device)
+        parameters = SSAParameters(num_heads, **settings, device=device)
+        module.ssa = parameters.train(module.training)
     model.set_attn_implementation(_NAME)
     model.config.ssa_attention = settings
     for part in model.modules():
