@@ -13,7 +13,7 @@ _MODULE_OF = {
     "SDMClassifier": "_classifier",
     "predict_selective": "_selective",
 }
-_SUBMODULES = ("activation", "datasets")
+_SUBMODULES = ("activation", "datasets", "metrics")
 
 __all__ = [*sorted(_MODULE_OF), "__version__", *_SUBMODULES]
 
