@@ -492,14 +492,14 @@ def selective_classification_report(
     >>> print(selective_classification_report(
     ...     y_true, y_pred, accepted, target_names=["ham", "spam"]
     ... ))
-               class-conditional  prediction-conditional
-               accuracy    share       accuracy    share   support
+                   class-conditional   prediction-conditional
+                 accuracy      share      accuracy      share   support
     <BLANKLINE>
-          ham     0.667    0.600          1.000    0.400         3
-         spam     1.000    0.200          0.500    0.400         2
+          ham       0.667      0.600         1.000      0.400         3
+         spam       1.000      0.200         0.500      0.400         2
     <BLANKLINE>
-        worst     0.667                   0.500
-     marginal     0.750    0.800          0.750    0.800         5
+        worst       0.667                    0.500
+     marginal       0.750      0.800         0.750      0.800         5
     """
     rows = _accepted_rows(y_true, y_pred, accepted, sample_weight)
     names, wanted = _choose_labels(rows, labels)
