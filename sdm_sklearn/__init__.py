@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "SDMClassifier": "_classifier",
+    "SelectiveThresholdCV": "_threshold_cv",
     "predict_selective": "_selective",
 }
 _SUBMODULES = ("activation", "datasets", "metrics")
