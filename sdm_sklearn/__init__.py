@@ -10,6 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "NoRegionWarning": "_region",
     "SDMClassifier": "_classifier",
     "SelectiveThresholdCV": "_threshold_cv",
     "predict_selective": "_selective",
