@@ -2,6 +2,7 @@
 
 import warnings
 from numbers import Integral, Real
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import (
@@ -29,6 +30,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+from ._region import NoRegionWarning
 from ._selective import (
     SelectiveClassifierMixin,
     check_alpha,
@@ -46,6 +48,12 @@ DEFAULT_ALPHAS = (
     *(0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
     *(0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995),
 )
+CONDITIONS = {
+    "both": "worst_conditional_accuracy",
+    "class": "worst_class_conditional_accuracy",
+    "prediction": "worst_prediction_conditional_accuracy",
+    "marginal": "selective_accuracy",
+}
 
 
 def _inner_has(method):
@@ -83,18 +91,23 @@ class SelectiveThresholdCV(
         A classifier with `predict_proba`, or a selective classifier.
 
     alpha : float, default=0.95
-        Accuracy to keep among the accepted rows, for every true and every predicted
-        class, strictly between 1/2 and 1.
+        Accuracy to keep among the accepted rows, strictly between 1/2 and 1. A
+        selective estimator's own `alpha` is not used.
 
     alphas : array-like of shape (n_alphas,), default=None
         The grid of alphas at which the estimator is judged, each strictly between 1/2
         and 1. None stands for 18 values from 0.55 to 0.995, and `alpha`.
 
+    condition : {"both", "class", "prediction", "marginal"}, default="both"
+        Which accuracies must reach `alpha`: those of every true class, of every
+        predicted class, both, or the accuracy of all accepted rows together. With
+        many classes of few rows the first three cannot be told from noise.
+
     criterion : {"estimate", "lower_bound"}, default="estimate"
         What must reach `alpha`: the worst out-of-fold accuracy, or the lower end of
         its confidence interval. The second is safer and needs more rows: with m
-        conditions and no error at all, about ``ln(2 m / (1 - confidence_level)) /
-        (1 - alpha)`` of them for every class.
+        accuracies and no error at all, about ``ln(2 m / (1 - confidence_level)) /
+        (1 - alpha)`` accepted rows for each.
 
     confidence_level : float, default=0.95
         Level of the intervals, strictly between 0 and 1.
@@ -169,24 +182,25 @@ class SelectiveThresholdCV(
     >>> from sdm_sklearn import SelectiveThresholdCV
     >>> from sklearn.datasets import make_blobs
     >>> from sklearn.linear_model import LogisticRegression
-    >>> X, y = make_blobs(1000, centers=3, cluster_std=3.0, random_state=0)
+    >>> X, y = make_blobs(3000, centers=3, cluster_std=1.5, random_state=0)
     >>> clf = SelectiveThresholdCV(LogisticRegression(), alpha=0.9).fit(X, y)
     >>> clf.best_alpha_
-    0.93
+    0.95
     >>> labels, accepted = clf.predict_selective(X, return_mask=True)
-    >>> bool((labels == y)[accepted].mean() > 0.9)
-    True
+    >>> float(accepted.mean()), float((labels == y)[accepted].mean())
+    (0.4..., 0.9...)
     >>> clf.recommend_alpha(0.8)
-    0.85
+    0.9
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: ClassVar[dict] = {
         "estimator": [
             HasMethods(["fit", "predict_proba"]),
             HasMethods(["fit", "predict_selective"]),
         ],
         "alpha": "no_validation",  # check_alpha explains what is wrong with it
         "alphas": ["array-like", None],
+        "condition": [StrOptions(set(CONDITIONS))],
         "criterion": [StrOptions({"estimate", "lower_bound"})],
         "confidence_level": [Interval(Real, 0, 1, closed="neither")],
         "cv": ["cv_object"],
@@ -201,6 +215,7 @@ class SelectiveThresholdCV(
         *,
         alpha=0.95,
         alphas=None,
+        condition="both",
         criterion="estimate",
         confidence_level=0.95,
         cv=None,
@@ -211,6 +226,7 @@ class SelectiveThresholdCV(
         self.estimator = estimator
         self.alpha = alpha
         self.alphas = alphas
+        self.condition = condition
         self.criterion = criterion
         self.confidence_level = confidence_level
         self.cv = cv
@@ -251,6 +267,8 @@ class SelectiveThresholdCV(
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) == 0:
+            raise ValueError("Found array with 0 samples: X and y must hold rows.")
         if len(self.classes_) < 2:
             raise ValueError(
                 f"y holds one class only, {self.classes_.tolist()[0]!r}: nothing can "
@@ -292,7 +310,7 @@ class SelectiveThresholdCV(
         """
         check_is_fitted(self, "cv_results_")
         target = check_alpha(self.alpha if target is None else target)
-        return recommend(self.cv_results_, target, self.criterion)
+        return recommend(self.cv_results_, self._deciding_column(), target)
 
     def predict(self, X):
         """Predict labels; never rejects.
@@ -346,15 +364,16 @@ class SelectiveThresholdCV(
 
     def _decide(self, X, alpha):
         check_is_fitted(self, "estimator_")
-        nominal = self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
-        if self._is_selective:
-            classifier, inner_X = unwrap(self.estimator_, X)
-            at = [] if np.isnan(nominal) else [nominal]
-            codes, accepted = decide_at(classifier, inner_X, at)
-            return codes, accepted.any(axis=0)
-        probability = self.estimator_.predict_proba(X)
-        codes = probability.argmax(axis=1)
-        return codes, probability.max(axis=1) >= self._thresholds_at(nominal)[codes]
+        chosen = self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
+        if not self._is_selective:
+            probability = np.asarray(self.estimator_.predict_proba(X))
+            codes, confidence = probability.argmax(axis=1), probability.max(axis=1)
+            return codes, confidence >= self._thresholds_at(chosen)[codes]
+        classifier, inner_X = unwrap(self.estimator_, X)
+        # Where no alpha keeps the accuracy any one serves to predict, none to accept.
+        alpha = self.cv_results_["alpha"][-1] if np.isnan(chosen) else chosen
+        codes, accepted = classifier._decide(inner_X, alpha)
+        return codes, accepted & ~np.isnan(chosen)
 
     def get_metadata_routing(self):
         """Get metadata routing of this object.
@@ -462,48 +481,24 @@ class SelectiveThresholdCV(
             return np.full(n_classes, np.inf)
         return class_thresholds(*self._held_out, n_classes, [alpha])[0]
 
+    def _deciding_column(self):
+        bound = "_lower" if self.criterion == "lower_bound" else ""
+        return CONDITIONS[self.condition] + bound
+
     def _warn_unattainable(self, alpha):
-        suffix = "_lower" if self.criterion == "lower_bound" else ""
-        reached = self.cv_results_[f"worst_conditional_accuracy{suffix}"]
-        best = "nothing is accepted at any of them"
+        column = self._deciding_column()
+        reached = self.cv_results_[column]
+        best = "nothing is accepted at any alpha"
         if not np.isnan(reached).all():
-            best = f"the best of them reaches {np.nanmax(reached):.3f}"
-        what = "lower bound of the worst" if suffix else "worst"
+            best = f"at best it is {np.nanmax(reached):.3f}"
         warnings.warn(
-            f"No alpha of the grid keeps the {what} conditional accuracy at "
-            f"alpha={alpha} out of fold ({best}), so every row is rejected. "
-            "cv_results_ shows what is attainable: lower alpha, extend the grid "
-            "`alphas`, or give more rows per class.",
-            UserWarning,
+            f"No alpha of the grid keeps the out-of-fold {column} at {alpha:g} "
+            f"({best}): every row will be rejected. See what is attainable in "
+            "cv_results_; lower alpha, extend the grid alphas, choose a milder "
+            "condition or criterion, or give more rows per class.",
+            NoRegionWarning,
             stacklevel=3,
         )
-
-
-def decide_at(classifier, X, alphas):
-    """Ask a selective classifier for its predictions and its mask at each alpha.
-
-    Parameters
-    ----------
-    classifier : SelectiveClassifierMixin
-        Fitted.
-    X : array-like of shape (n_samples, n_features)
-        Input rows.
-    alphas : sequence of float
-        Accuracies.
-
-    Returns
-    -------
-    codes : ndarray of shape (n_samples,)
-        Predicted class codes.
-    accepted : ndarray of shape (n_alphas, n_samples), dtype=bool
-    """
-    masks = []
-    for alpha in alphas:
-        codes, accepted = classifier._decide(X, alpha)
-        masks.append(accepted)
-    if not masks:
-        codes = np.searchsorted(classifier.classes_, classifier.predict(X))
-    return codes, np.array(masks, dtype=bool).reshape(len(masks), len(codes))
 
 
 def _fit_and_judge(estimator, X, y, train, test, classes, alphas, fit_params):
@@ -521,5 +516,5 @@ def _fit_and_judge(estimator, X, y, train, test, classes, alphas, fit_params):
             confidence=probability.max(axis=1),
             accepted=None,
         )
-    codes, accepted = decide_at(classifier, inner_X, alphas)
+    codes, accepted = classifier._decide_at(inner_X, alphas)
     return Bunch(codes=known[codes], confidence=None, accepted=accepted)

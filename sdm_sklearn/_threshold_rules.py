@@ -108,13 +108,12 @@ def tabulate(alphas, y, codes, accepted, n_classes, confidence_level):
     by_class, by_prediction = counts(y), counts(codes)
     total = by_class.sum(axis=-1, keepdims=True)
     table = {"alpha": alphas, "coverage": accepted.mean(axis=1)}
+    both = np.concatenate([by_class, by_prediction], axis=-1)
     columns = {
         "selective_accuracy": total,
         "worst_class_conditional_accuracy": by_class,
         "worst_prediction_conditional_accuracy": by_prediction,
-        "worst_conditional_accuracy": np.concatenate(
-            [by_class, by_prediction], axis=-1
-        ),
+        "worst_conditional_accuracy": both,
     }
     for name, (n_accepted, n_right) in columns.items():
         bounds = smallest_accuracy(n_accepted, n_right, confidence_level)
@@ -156,29 +155,28 @@ def smallest_accuracy(n_accepted, n_right, confidence_level):
     return tuple(smallest)
 
 
-def recommend(table, target, criterion):
-    """Return the alpha with the most coverage at which `target` is kept, or NaN.
+def recommend(table, column, target):
+    """Return the alpha with the most coverage at which `column` reaches `target`.
 
     Parameters
     ----------
     table : dict of ndarray
         As from :func:`tabulate`.
+    column : str
+        The accuracy that decides.
     target : float
-        Accuracy that every class- and prediction-conditional accuracy must reach.
-    criterion : {"estimate", "lower_bound"}
-        What must reach it.
+        What it must reach.
 
     Returns
     -------
     alpha : float
-        At equal coverage the larger one.
+        At equal coverage the largest; NaN if none reaches the target.
     """
-    suffix = "_lower" if criterion == "lower_bound" else ""
-    keeps = table[f"worst_conditional_accuracy{suffix}"] >= target
+    keeps = table[column] >= target
     if not keeps.any():
         return np.nan
-    order = np.lexsort((table["alpha"][keeps], table["coverage"][keeps]))
-    return float(table["alpha"][keeps][order[-1]])
+    alphas, coverage = table["alpha"][keeps], table["coverage"][keeps]
+    return float(alphas[np.lexsort((alphas, coverage))[-1]])
 
 
 def _divide(n_accepted, n_right):
