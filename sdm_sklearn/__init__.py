@@ -12,9 +12,10 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "NoRegionWarning": "_region",
     "SDMClassifier": "_classifier",
+    "SelectiveThresholdCV": "_threshold_cv",
     "predict_selective": "_selective",
 }
-_SUBMODULES = ("activation", "datasets")
+_SUBMODULES = ("activation", "datasets", "metrics")
 
 __all__ = [*sorted(_MODULE_OF), "__version__", *_SUBMODULES]
 

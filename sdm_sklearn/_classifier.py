@@ -619,19 +619,31 @@ class SDMClassifier(
         return self
 
     def _decide(self, X, alpha):
-        signals = self._signals(self._check_X(X), alpha)
-        return signals.prediction, signals.accepted
+        codes, accepted = self._decide_at(X, [alpha])
+        return codes, accepted[0]
+
+    def _decide_at(self, X, alphas):
+        X = self._check_X(X)
+        measured = [model.measure(X) for model in self._models]
+        accepted = [self._judge(measured, alpha).accepted for alpha in alphas]
+        return measured[0].prediction, np.array(accepted)
 
     def _signals(self, X, alpha):
         """Signals of the best model, with codes for labels; see `signals`."""
+        return self._judge([model.measure(X) for model in self._models], alpha)
+
+    def _judge(self, measured, alpha):
+        """Turn what each model measured into the signals at one alpha."""
         if alpha is None:
             alpha, regions = check_alpha(self.alpha), self._regions
         else:
             alpha = check_alpha(alpha)
             regions = [model.find_region(alpha) for model in self._models]
         best, *others = (
-            model.signals(X, region, alpha)
-            for model, region in zip(self._models, regions, strict=True)
+            model.signals(values, region, alpha)
+            for model, values, region in zip(
+                self._models, measured, regions, strict=True
+            )
         )
         for other in others:
             agree = other.prediction == best.prediction

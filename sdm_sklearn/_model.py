@@ -132,9 +132,12 @@ class SDMModel:
             distance=evaluate_distance(nearest, self.ecdf),
         )
 
-    def signals(self, X, region, alpha):
-        """Compute every signal of each row, and its lower twin, for a region."""
-        out = self.measure(X)
+    def signals(self, measured, region, alpha):
+        """Add to what `measure` returns every signal, and its lower twin, at a region.
+
+        Measuring is the costly part: many regions can be tried on one measurement.
+        """
+        out = Bunch(**measured)
         out.update(self._judge(out, out.distance, region))
         out.is_ood = out.similarity == 0
         out.effective_sample_size = effective_sample_size(

@@ -18,7 +18,8 @@ class SelectiveClassifierMixin:
         _decide(self, X, alpha) -> (codes, accepted)
 
     where `codes` (n,) indexes `classes_`, `accepted` (n,) is bool and `alpha` is a
-    checked float or None for the fitted one.
+    checked float or None for the fitted one. Where one measurement of `X` serves
+    several values of alpha, it overrides `_decide_at`, too.
     """
 
     def predict_selective(self, X, *, alpha=None, return_mask=False):
@@ -56,6 +57,11 @@ class SelectiveClassifierMixin:
         codes, accepted = self._decide(X, alpha)
         labels = reject(self.classes_, codes, accepted, self.reject_label_)
         return (labels, accepted) if return_mask else labels
+
+    def _decide_at(self, X, alphas):
+        """Return `codes` (n,) and what is accepted at each alpha, (n_alphas, n)."""
+        decisions = [self._decide(X, alpha) for alpha in alphas]
+        return decisions[0][0], np.array([accepted for _, accepted in decisions])
 
 
 def predict_selective(estimator, X, *, alpha=None, return_mask=False):
