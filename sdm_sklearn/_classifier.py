@@ -30,6 +30,7 @@ from sdm_sklearn._selective import (
     check_alpha,
     resolve_reject_label,
 )
+from sdm_sklearn._validation import check_finite, check_labels
 from sdm_sklearn._splits import check_split, stratified_halves
 from sdm_sklearn.activation import log_sdm_activation
 
@@ -62,7 +63,7 @@ class SDMClassifier(
         Accuracy to reach in each class among the accepted rows, strictly between 1/2
         and 1. It is not an error rate: for 5 % errors pass 0.95.
 
-    n_filters : int, default=256
+    n_filters : int, default=64
         Number M of filters, the length of the exemplar vectors. More filters accept
         more rows and take longer.
 
@@ -91,10 +92,10 @@ class SDMClassifier(
     learning_rate : float, default=0.01
         Step size of Adam.
 
-    batch_size : int, default=500
+    batch_size : int, default=100
         Number of rows in a mini-batch.
 
-    standardize : {"global", "feature"} or False, default="global"
+    standardize : {"global", "feature"} or False, default="feature"
         Subtract the mean and divide by the standard deviation of the training half:
         one pair for all features, one for each feature, or not at all.
 
@@ -233,15 +234,15 @@ class SDMClassifier(
         self,
         alpha=0.95,
         *,
-        n_filters=256,
+        n_filters=64,
         n_restarts=1,
         calibration_size=0.5,
         cv=None,
         max_epochs=200,
         patience=10,
         learning_rate=0.01,
-        batch_size=500,
-        standardize="global",
+        batch_size=100,
+        standardize="feature",
         neighbors="auto",
         max_similarity=None,
         class_weight=None,
@@ -317,7 +318,7 @@ class SDMClassifier(
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"y holds one class only, {classes[0]!r}: a classifier needs at least "
+                f"y holds one class only, {classes.tolist()[0]!r}: a classifier needs at least "
                 "2 classes."
             )
         reject_label = resolve_reject_label(self.reject_label, classes)
@@ -668,28 +669,21 @@ class SDMClassifier(
 
     def _validate(self, X, y="no_validation", reset=True):
         """Check X, and y if given, keeping the dtype of X if it is a float."""
-        try:
-            checked = validate_data(
-                self, X, y, dtype=_DTYPES, reset=reset, ensure_min_samples=1 + reset
-            )
-        except ValueError as error:
-            if getattr(X, "dtype", None) == np.float16 and "infinity" in str(error):
-                raise ValueError(
-                    f"{error} float16 overflows beyond 65504: cache these embeddings "
-                    "as float32."
-                ) from error
-            raise
-        if isinstance(y, str):
-            return checked
-        X, y = checked
-        check_classification_targets(y)
-        if y.dtype == object and any(not isinstance(label, str) for label in y):
-            odd = next(label for label in y if not isinstance(label, str))
-            raise ValueError(
-                f"y must hold labels of one kind, none of them missing. Got {odd!r} "
-                "in an object array: drop such rows, or convert all labels to strings."
-            )
-        return X, y
+        if not isinstance(y, str):
+            check_labels(y)
+        checked = validate_data(
+            self,
+            X,
+            y,
+            dtype=_DTYPES,
+            reset=reset,
+            ensure_min_samples=1 + reset,
+            ensure_all_finite=False,
+        )
+        check_finite(checked if isinstance(y, str) else checked[0], type(self).__name__)
+        if not isinstance(y, str):
+            check_classification_targets(checked[1])
+        return checked
 
     def _split(self, X, y, codes, classes, random_state):
         """Return the (training, calibration) rows of every restart, checked."""

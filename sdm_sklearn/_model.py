@@ -14,6 +14,9 @@ from sdm_sklearn._region import (
 )
 from sdm_sklearn.activation import sdm_activation
 
+# Squares and differences of smaller values are finite.
+_TOO_LARGE = 1e150
+
 
 class SDMModel:
     """Signals of new rows from one trained adaptor and its two halves.
@@ -111,10 +114,12 @@ class SDMModel:
         """
         with np.errstate(over="ignore", invalid="ignore"):
             coordinates, logits = self.adaptor.project(X)
-        if not (np.isfinite(coordinates).all() and np.isfinite(logits).all()):
+        largest = max(np.abs(coordinates).max(), np.abs(logits).max())
+        if not largest < _TOO_LARGE:
             raise ValueError(
-                "X contains values too large for float64 arithmetic: the logits of some "
-                "rows overflow. Scale the embeddings as in fit, or drop these rows."
+                f"X contains values too large for float64 arithmetic: {largest:.3g} in "
+                "exemplar vectors or logits, whose squares overflow. Scale the "
+                "embeddings as in fit, or drop these rows."
             )
         return coordinates, logits
 
