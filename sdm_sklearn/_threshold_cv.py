@@ -12,8 +12,9 @@ from sklearn.base import (
     _fit_context,
     clone,
 )
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import check_cv
-from sklearn.utils import Bunch, get_tags, indexable
+from sklearn.utils import Bunch, assert_all_finite, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import (
     MetadataRouter,
@@ -88,7 +89,7 @@ class SelectiveThresholdCV(
     Parameters
     ----------
     estimator : estimator
-        A classifier with `predict_proba`, or a selective classifier.
+        A classifier with `predict_proba`, selective itself or not.
 
     alpha : float, default=0.95
         Accuracy to keep among the accepted rows, strictly between 1/2 and 1. A
@@ -194,10 +195,7 @@ class SelectiveThresholdCV(
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "estimator": [
-            HasMethods(["fit", "predict_proba"]),
-            HasMethods(["fit", "predict_selective"]),
-        ],
+        "estimator": [HasMethods(["fit", "predict_proba"])],
         "alpha": "no_validation",  # check_alpha explains what is wrong with it
         "alphas": ["array-like", None],
         "condition": [StrOptions(set(CONDITIONS))],
@@ -265,6 +263,7 @@ class SelectiveThresholdCV(
         alpha, alphas = check_alpha(self.alpha), self._check_alphas()
         X, y = indexable(X, y)
         y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) == 0:
@@ -275,13 +274,15 @@ class SelectiveThresholdCV(
                 "be told apart. At least 2 classes are needed."
             )
         self.reject_label_ = resolve_reject_label(self.reject_label, self.classes_)
+        for name in ("estimator_", "thresholds_"):
+            vars(self).pop(name, None)  # of an earlier fit with other parameters
         routed = process_routing(self, "fit", **params)
         held_out = self._cross_fit(X, y, codes, alphas, routed)
         self._judge(held_out, alphas)
         self.best_alpha_ = self.recommend_alpha(alpha)
         if np.isnan(self.best_alpha_):
             self._warn_unattainable(alpha)
-        if not self._is_selective:
+        if not self._accepts_itself:
             self.thresholds_ = self._thresholds_at(self.best_alpha_)
         if self.refit:
             self.estimator_ = clone(self.estimator).fit(X, y, **routed.estimator.fit)
@@ -313,7 +314,7 @@ class SelectiveThresholdCV(
         return recommend(self.cv_results_, self._deciding_column(), target)
 
     def predict(self, X):
-        """Predict labels; never rejects.
+        """Predict labels as the estimator does; never rejects.
 
         Parameters
         ----------
@@ -325,7 +326,7 @@ class SelectiveThresholdCV(
         labels : ndarray of shape (n_samples,)
             The predicted classes.
         """
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         return self.estimator_.predict(X)
 
     @available_if(_inner_has("predict_proba"))
@@ -342,7 +343,7 @@ class SelectiveThresholdCV(
         probabilities : ndarray of shape (n_samples, n_classes)
             In the order of `classes_`.
         """
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         return self.estimator_.predict_proba(X)
 
     @available_if(_inner_has("decision_function"))
@@ -359,15 +360,14 @@ class SelectiveThresholdCV(
         decisions : ndarray of shape (n_samples,) or (n_samples, n_classes)
             As the estimator returns them.
         """
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         return self.estimator_.decision_function(X)
 
     def _decide(self, X, alpha):
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         chosen = self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
-        if not self._is_selective:
-            probability = np.asarray(self.estimator_.predict_proba(X))
-            codes, confidence = probability.argmax(axis=1), probability.max(axis=1)
+        if not self._accepts_itself:
+            codes, confidence = _most_probable(self.estimator_, X)
             return codes, confidence >= self._thresholds_at(chosen)[codes]
         classifier, inner_X = unwrap(self.estimator_, X)
         # Where no alpha keeps the accuracy any one serves to predict, none to accept.
@@ -403,14 +403,25 @@ class SelectiveThresholdCV(
         tags.classifier_tags = inner.classifier_tags
         return tags
 
+    def _check_refitted(self):
+        check_is_fitted(self, "cv_results_")
+        if not hasattr(self, "estimator_"):
+            raise NotFittedError(
+                "This SelectiveThresholdCV was fitted with refit=False and holds no "
+                "estimator to predict with: pass refit=True."
+            )
+
     def _check_alphas(self):
         """Return the grid, sorted and without duplicates."""
         if self.alphas is None:
             return np.unique([*DEFAULT_ALPHAS, check_alpha(self.alpha)])
-        alphas = np.unique(self.alphas)
+        alphas = np.asarray(self.alphas)
         if alphas.ndim != 1 or len(alphas) == 0:
-            raise ValueError("alphas must hold at least one accuracy.")
-        return np.array([check_alpha(value) for value in alphas.tolist()])
+            raise ValueError(
+                "alphas must be a 1-D array of at least one accuracy. Got the shape "
+                f"{alphas.shape}."
+            )
+        return np.unique([check_alpha(value) for value in alphas.tolist()])
 
     def _cross_fit(self, X, y, codes, alphas, routed):
         """Return out-of-fold predictions and what decides about them."""
@@ -436,8 +447,8 @@ class SelectiveThresholdCV(
             )
             for train, test in splits
         )
-        self._is_selective = parts[0].accepted is not None
-        if not self._is_selective and len(splits) < 2:
+        self._accepts_itself = parts[0].accepted is not None
+        if not self._accepts_itself and len(splits) < 2:
             raise ValueError(
                 f"cv={self.cv!r} makes one split: thresholds for a classifier that is "
                 "not selective itself are judged on other folds than they are chosen "
@@ -459,7 +470,7 @@ class SelectiveThresholdCV(
     def _judge(self, held_out, alphas):
         """Fill the table; keep what sets the thresholds at any alpha."""
         n_classes = len(self.classes_)
-        if not self._is_selective:
+        if not self._accepts_itself:
             hits = held_out.y == held_out.codes
             self._held_out = (held_out.codes, held_out.confidence, hits)
             held_out.accepted = cross_fitted_masks(
@@ -497,7 +508,7 @@ class SelectiveThresholdCV(
             "cv_results_; lower alpha, extend the grid alphas, choose a milder "
             "condition or criterion, or give more rows per class.",
             NoRegionWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -507,14 +518,22 @@ def _fit_and_judge(estimator, X, y, train, test, classes, alphas, fit_params):
     X_test, _ = _safe_split(estimator, X, y, test, train)
     estimator.fit(X_train, y_train, **_check_method_params(X, fit_params, train))
     known = np.searchsorted(classes, estimator.classes_)
-    try:
+    if _is_selective(estimator):
         classifier, inner_X = unwrap(estimator, X_test)
+        codes, accepted = classifier._decide_at(inner_X, alphas)
+        return Bunch(codes=known[codes], confidence=None, accepted=accepted)
+    codes, confidence = _most_probable(estimator, X_test)
+    return Bunch(codes=known[codes], confidence=confidence, accepted=None)
+
+
+def _is_selective(estimator):
+    """Tell whether a selective classifier stands at the end of a fitted estimator."""
+    try:
+        return isinstance(unwrap(estimator, None)[0], SelectiveClassifierMixin)
     except TypeError:
-        probability = np.asarray(estimator.predict_proba(X_test))
-        return Bunch(
-            codes=known[probability.argmax(axis=1)],
-            confidence=probability.max(axis=1),
-            accepted=None,
-        )
-    codes, accepted = classifier._decide_at(inner_X, alphas)
-    return Bunch(codes=known[codes], confidence=None, accepted=accepted)
+        return False
+
+
+def _most_probable(estimator, X):
+    probability = np.asarray(estimator.predict_proba(X))
+    return probability.argmax(axis=1), probability.max(axis=1)
