@@ -58,7 +58,7 @@ def quantile_index(n_samples, alpha):
     n_plus_one = np.asarray(n_samples, dtype=np.int64) + 1
     miss = 1 - Fraction(repr(float(alpha)))
     product = float(miss) * n_plus_one
-    index = np.floor(product).astype(np.int64)
+    index = np.asarray(np.floor(product), dtype=np.int64)
     # Only next to an integer can rounding have crossed it; there, count in integers.
     near = np.abs(product - np.rint(product)) < 1e-6
     index[near] = [int(n) * miss.numerator // miss.denominator for n in n_plus_one[near]]
@@ -85,7 +85,7 @@ def class_threshold(values, alpha):
     threshold : float
         -inf where there are too few values for `alpha`, so that no test passes.
     """
-    index = int(quantile_index([len(values)], alpha)[0])
+    index = int(quantile_index(len(values), alpha))
     if index == 0:
         return -np.inf
     return float(np.partition(values, index - 1)[index - 1])
