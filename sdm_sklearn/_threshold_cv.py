@@ -14,7 +14,7 @@ from sklearn.base import (
 )
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import check_cv
-from sklearn.utils import Bunch, assert_all_finite, get_tags, indexable
+from sklearn.utils import assert_all_finite, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import (
     MetadataRouter,
@@ -22,15 +22,14 @@ from sklearn.utils.metadata_routing import (
     _raise_for_params,
     process_routing,
 )
-from sklearn.utils.metaestimators import _safe_split, available_if
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
-    _check_method_params,
     check_is_fitted,
     column_or_1d,
 )
 
+from ._cross_fit import cross_fit, most_probable
 from ._region import NoRegionWarning
 from ._selective import (
     SelectiveClassifierMixin,
@@ -275,10 +274,22 @@ class SelectiveThresholdCV(
             )
         self.reject_label_ = resolve_reject_label(self.reject_label, self.classes_)
         for name in ("estimator_", "thresholds_"):
-            vars(self).pop(name, None)  # of an earlier fit with other parameters
+            if hasattr(self, name):
+                delattr(self, name)  # of an earlier fit with other parameters
         routed = process_routing(self, "fit", **params)
-        held_out = self._cross_fit(X, y, codes, alphas, routed)
-        self._judge(held_out, alphas)
+        splits = check_cv(self.cv, y=y, classifier=True).split(
+            X, y, **routed.splitter.split
+        )
+        held_out = cross_fit(
+            self.estimator,
+            X,
+            y,
+            list(splits),
+            alphas,
+            routed.estimator.fit,
+            self.n_jobs,
+        )
+        self._judge(held_out, codes, alphas)
         self.best_alpha_ = self.recommend_alpha(alpha)
         if np.isnan(self.best_alpha_):
             self._warn_unattainable(alpha)
@@ -367,7 +378,7 @@ class SelectiveThresholdCV(
         self._check_refitted()
         chosen = self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
         if not self._accepts_itself:
-            codes, confidence = _most_probable(self.estimator_, X)
+            codes, confidence = most_probable(self.estimator_, X)
             return codes, confidence >= self._thresholds_at(chosen)[codes]
         classifier, inner_X = unwrap(self.estimator_, X)
         # Where no alpha keeps the accuracy any one serves to predict, none to accept.
@@ -423,66 +434,22 @@ class SelectiveThresholdCV(
             )
         return np.unique([check_alpha(value) for value in alphas.tolist()])
 
-    def _cross_fit(self, X, y, codes, alphas, routed):
-        """Return out-of-fold predictions and what decides about them."""
-        cv = check_cv(self.cv, y=y, classifier=True)
-        splits = list(cv.split(X, y, **routed.splitter.split))
-        tested = np.concatenate([np.arange(len(y))[test] for _, test in splits])
-        if len(np.unique(tested)) < len(tested):
-            raise ValueError(
-                f"cv={self.cv!r} holds rows out more than once, which would count them "
-                "twice in the table: pass a splitter whose test sets are disjoint, "
-                "such as StratifiedKFold."
-            )
-        parts = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_and_judge)(
-                clone(self.estimator),
-                X,
-                y,
-                train,
-                test,
-                self.classes_,
-                alphas,
-                routed.estimator.fit,
-            )
-            for train, test in splits
-        )
-        self._accepts_itself = parts[0].accepted is not None
-        if not self._accepts_itself and len(splits) < 2:
-            raise ValueError(
-                f"cv={self.cv!r} makes one split: thresholds for a classifier that is "
-                "not selective itself are judged on other folds than they are chosen "
-                "on, so that at least 2 are needed."
-            )
-        sizes = [len(part.codes) for part in parts]
-        return Bunch(
-            y=codes[tested],
-            codes=np.concatenate([part.codes for part in parts]),
-            fold=np.repeat(np.arange(len(parts)), sizes),
-            **{
-                name: None
-                if parts[0][name] is None
-                else np.concatenate([part[name] for part in parts], axis=-1)
-                for name in ("confidence", "accepted")
-            },
-        )
-
-    def _judge(self, held_out, alphas):
+    def _judge(self, held_out, codes, alphas):
         """Fill the table; keep what sets the thresholds at any alpha."""
-        n_classes = len(self.classes_)
+        y, n_classes = codes[held_out.rows], len(self.classes_)
+        self._accepts_itself = held_out.accepted is not None
+        accepted = held_out.accepted
         if not self._accepts_itself:
-            hits = held_out.y == held_out.codes
-            self._held_out = (held_out.codes, held_out.confidence, hits)
-            held_out.accepted = cross_fitted_masks(
+            self._held_out = (
+                held_out.codes,
+                held_out.confidence,
+                held_out.codes == y,
+            )
+            accepted = cross_fitted_masks(
                 *self._held_out, held_out.fold, n_classes, alphas
             )
         self.cv_results_ = tabulate(
-            alphas,
-            held_out.y,
-            held_out.codes,
-            held_out.accepted,
-            n_classes,
-            self.confidence_level,
+            alphas, y, held_out.codes, accepted, n_classes, self.confidence_level
         )
 
     def _thresholds_at(self, alpha):
@@ -510,30 +477,3 @@ class SelectiveThresholdCV(
             NoRegionWarning,
             stacklevel=4,
         )
-
-
-def _fit_and_judge(estimator, X, y, train, test, classes, alphas, fit_params):
-    """Fit on one fold and predict the rows that it leaves out."""
-    X_train, y_train = _safe_split(estimator, X, y, train)
-    X_test, _ = _safe_split(estimator, X, y, test, train)
-    estimator.fit(X_train, y_train, **_check_method_params(X, fit_params, train))
-    known = np.searchsorted(classes, estimator.classes_)
-    if _is_selective(estimator):
-        classifier, inner_X = unwrap(estimator, X_test)
-        codes, accepted = classifier._decide_at(inner_X, alphas)
-        return Bunch(codes=known[codes], confidence=None, accepted=accepted)
-    codes, confidence = _most_probable(estimator, X_test)
-    return Bunch(codes=known[codes], confidence=confidence, accepted=None)
-
-
-def _is_selective(estimator):
-    """Tell whether a selective classifier stands at the end of a fitted estimator."""
-    try:
-        return isinstance(unwrap(estimator, None)[0], SelectiveClassifierMixin)
-    except TypeError:
-        return False
-
-
-def _most_probable(estimator, X):
-    probability = np.asarray(estimator.predict_proba(X))
-    return probability.argmax(axis=1), probability.max(axis=1)

@@ -311,10 +311,10 @@ def test_lists_of_texts():
 def test_a_fold_without_a_class_maps_its_codes():
     # Fold 0 holds class 0 out whole, so that its codes are those of classes 1 and 2.
     folds = np.where(CODES == 0, 0, 1 + np.arange(len(X)) % 2)
-    tool = SelectiveThresholdCV(
-        LogisticRegression(), alpha=0.6, cv=PredefinedSplit(folds), refit=False
-    )
-    tool.set_params(condition="marginal").fit(X, LABELS["str"])
+    cv = PredefinedSplit(folds)
+    tool = SelectiveThresholdCV(LogisticRegression(), cv=cv, refit=False)
+    with pytest.warns(NoRegionWarning):
+        tool.fit(X, LABELS["str"])
     rest = LogisticRegression().fit(X[CODES > 0], CODES[CODES > 0])
     codes = tool._held_out[0][: (CODES == 0).sum()]
     np.testing.assert_array_equal(codes, rest.predict(X[CODES == 0]))
