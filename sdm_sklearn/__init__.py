@@ -15,7 +15,7 @@ _MODULE_OF = {
     "SelectiveThresholdCV": "_threshold_cv",
     "predict_selective": "_selective",
 }
-_SUBMODULES = ("activation", "datasets", "metrics")
+_SUBMODULES = ("activation", "datasets", "metrics", "plotting")
 
 __all__ = [*sorted(_MODULE_OF), "__version__", *_SUBMODULES]
 

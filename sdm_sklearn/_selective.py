@@ -118,12 +118,15 @@ def predict_selective(estimator, X, *, alpha=None, return_mask=False):
 
 
 def unwrap(estimator, X):
-    """Return the selective classifier inside `estimator` and `X` as it sees it."""
+    """Return the selective classifier inside `estimator` and `X` as it sees it.
+
+    `X=None` asks for the classifier alone: nothing is transformed.
+    """
     outer = estimator
     while not hasattr(estimator, "predict_selective"):
         if isinstance(estimator, Pipeline):
             check_is_fitted(estimator)
-            if len(estimator) > 1:
+            if len(estimator) > 1 and X is not None:
                 X = estimator[:-1].transform(X)
             estimator = estimator[-1]
         elif isinstance(estimator, FrozenEstimator):
