@@ -112,7 +112,7 @@ def train_adaptor(
         similarity = np.full(len(train), SOFTMAX_SIMILARITY)
         distance = np.full(len(train), SOFTMAX_DISTANCE)
         history: list[dict] = []
-        best, best_rank, best_epoch = None, (True, np.inf), 0
+        best_rank, best_epoch = (True, np.inf), 0
         for epoch in range(1, max_epochs + 1):
             total = 0.0
             for batch in _batches(random.permutation(len(train)), batch_size):
@@ -153,7 +153,7 @@ def train_adaptor(
             }
             history.append(record)
             rank = (not signals.complete, calibration_loss)
-            if best is None or rank < best_rank:
+            if epoch == 1 or rank < best_rank:
                 best, best_rank, best_epoch = adaptor, rank, epoch
             if on_epoch is not None and on_epoch(record, adaptor):
                 break

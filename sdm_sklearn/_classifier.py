@@ -3,6 +3,7 @@
 import sys
 import warnings
 from numbers import Integral, Real
+from types import FrameType
 
 import numpy as np
 from sklearn.base import (
@@ -30,8 +31,8 @@ from sdm_sklearn._selective import (
     check_alpha,
     resolve_reject_label,
 )
-from sdm_sklearn._validation import check_finite, check_labels
 from sdm_sklearn._splits import check_split, stratified_halves
+from sdm_sklearn._validation import check_finite, check_labels
 from sdm_sklearn.activation import log_sdm_activation
 
 _DTYPES = [np.float64, np.float32, np.float16]
@@ -67,7 +68,7 @@ class SDMClassifier(
         Number M of filters, the length of the exemplar vectors. More filters accept
         more rows and take longer.
 
-    n_restarts : int, default=1
+    n_restarts : int, default=3
         Number J of random halves, each with its own initial weights; the one with the
         lowest class-balanced calibration loss is kept. With `cv` given it is the
         number of initialisations for each of its splits.
@@ -235,7 +236,7 @@ class SDMClassifier(
         alpha=0.95,
         *,
         n_filters=64,
-        n_restarts=1,
+        n_restarts=3,
         calibration_size=0.5,
         cv=None,
         max_epochs=200,
@@ -318,8 +319,8 @@ class SDMClassifier(
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"y holds one class only, {classes.tolist()[0]!r}: a classifier needs at least "
-                "2 classes."
+                f"y holds one class only, {classes.tolist()[0]!r}: a classifier needs "
+                "at least 2 classes."
             )
         reject_label = resolve_reject_label(self.reject_label, classes)
         random_state = check_random_state(self.random_state)
@@ -565,7 +566,9 @@ class SDMClassifier(
         if X is None:
             own = np.arange(available)
             available -= 1
-        if not (isinstance(n_neighbors, Integral) and 1 <= n_neighbors <= available):
+        if not (
+            isinstance(n_neighbors, Integral) and 0 < int(n_neighbors) <= available
+        ):
             raise ValueError(
                 f"n_neighbors must be an int between 1 and {available}, the number of "
                 f"exemplars to choose from. Got {n_neighbors!r} instead."
@@ -697,11 +700,14 @@ class SDMClassifier(
             splits = [
                 split for split in splitter.split(X, y) for _ in range(self.n_restarts)
             ]
-        return [check_split(*split, codes, classes) for split in splits]
+        return [
+            check_split(train, calibration, codes, classes)
+            for train, calibration in splits
+        ]
 
     def _build_model(self, adaptor, X, codes, split, n_classes):
         return SDMModel.from_training(
-            adaptor, X, codes, *split, n_classes, self.max_similarity
+            adaptor, X, codes, split, n_classes, self.max_similarity
         )
 
     def _region_attributes(self, models, alpha):
@@ -717,9 +723,7 @@ class SDMClassifier(
     def _warn_without_region(self, alpha):
         if np.isfinite(self.q_min_):
             return
-        counts = np.bincount(
-            self._model.calibration[2], minlength=len(self.classes_)
-        )
+        counts = np.bincount(self._model.calibration[2], minlength=len(self.classes_))
         needed = smallest_sample(alpha)
         short = [
             f"{label!r} has {count}"
@@ -841,7 +845,8 @@ def _train_restart(estimator, X, codes, split, seed, attributes, restart, contex
 
 def _stack_level():
     """Return the stack level of the first caller outside this package."""
-    frame, level = sys._getframe(1), 1
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
         ("sdm_sklearn.", "sklearn.")
     ):

@@ -43,7 +43,8 @@ class SDMModel:
         self.calibration = calibration
         self.n_classes = n_classes
         self.max_similarity = max_similarity
-        self.neighbors = ExactNeighbors(*support, n_classes)
+        coordinates, labels, predictions = support
+        self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
         self._calibrate()
 
     def _calibrate(self):
@@ -62,10 +63,9 @@ class SDMModel:
         self.true_probability = probability[rows, y]
 
     @classmethod
-    def from_training(
-        cls, adaptor, X, y, train, calibration, n_classes, max_similarity
-    ):
+    def from_training(cls, adaptor, X, y, split, n_classes, max_similarity):
         """Build the model of a trained adaptor from its two halves of X and y."""
+        train, calibration = split
         coordinates, logits = adaptor.project(X, train)
         support = (coordinates, y[train], logits.argmax(axis=1))
         held_out = (*adaptor.project(X, calibration), y[calibration])

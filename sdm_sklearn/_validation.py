@@ -33,12 +33,12 @@ def check_finite(X, estimator_name):
             continue
         if np.isnan(chunk).any():
             raise ValueError(
-                f"Input X contains NaN. {estimator_name} does not accept missing values: "
-                "drop or recompute these embeddings."
+                f"Input X contains NaN. {estimator_name} does not accept missing "
+                "values: drop or recompute these embeddings."
             )
         raise ValueError(
-            "Input X contains infinity or a value too large for dtype('float16'), which "
-            "overflows beyond 65504: cache these embeddings as float32."
+            "Input X contains infinity or a value too large for dtype('float16'), "
+            "which overflows beyond 65504: cache these embeddings as float32."
         )
 
 
@@ -57,7 +57,7 @@ def check_labels(y):
     """
     if isinstance(y, list | tuple):
         labels = y
-    elif getattr(y, "dtype", None) == object:
+    elif getattr(getattr(y, "dtype", None), "kind", None) == "O":
         labels = np.ravel(y).tolist()
     else:
         return  # one kind by its dtype, checked for NaN by scikit-learn

@@ -80,7 +80,9 @@ def test_epoch_1_is_softmax_training():
     for before, after in zip(start, result.adaptor[2:], strict=True):
         step = before.detach().numpy() - after
         large = np.abs(before.grad.numpy()) > 1e-5
-        assert_allclose(step[large], 1e-2 * np.sign(before.grad.numpy()[large]), rtol=0.01)
+        assert_allclose(
+            step[large], 1e-2 * np.sign(before.grad.numpy()[large]), rtol=0.01
+        )
 
 
 def test_adam_is_that_of_torch():
@@ -115,7 +117,9 @@ def test_signals_by_definition():
             distance = np.linalg.norm(hidden[:40] - hidden[offset + i], axis=1)
             order = [j for j in np.argsort(distance) if j != i or offset]
             q = 0
-            while q < len(order) and codes[order[q]] == y[order[q]] == codes[offset + i]:
+            while (
+                q < len(order) and codes[order[q]] == y[order[q]] == codes[offset + i]
+            ):
                 q += 1
             assert measured[i] == q
     assert signals.complete

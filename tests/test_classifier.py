@@ -47,11 +47,17 @@ METHODS = [
 
 
 def fast(**parameters):
-    defaults = {"alpha": 0.9, "n_filters": 16, "max_epochs": 15, "random_state": 0}
+    defaults = {
+        "alpha": 0.9,
+        "n_filters": 16,
+        "n_restarts": 1,
+        "max_epochs": 15,
+        "random_state": 0,
+    }
     return SDMClassifier(**(defaults | parameters))
 
 
-# Predictions ---------------------------------------------------------------------------
+# Predictions --------------------------------------------------------------------------
 
 
 def test_separable_classes_are_learnt_and_accepted(fitted):
@@ -104,7 +110,9 @@ def test_signals_are_consistent(fitted):
     assert_allclose(s.probability, clf.predict_proba(X).max(axis=1), atol=1e-12)
     assert_array_equal(s.is_ood, s.similarity == 0)
     assert_array_equal(s.accepted, clf.predict_selective(X, return_mask=True)[1])
-    assert_array_equal(s.logits.argmax(axis=1), np.searchsorted(clf.classes_, s.prediction))
+    assert_array_equal(
+        s.logits.argmax(axis=1), np.searchsorted(clf.classes_, s.prediction)
+    )
     assert s.effective_sample_size.shape == s.logits.shape == (len(X), 3)
     assert (s.lower_distance <= s.distance).all()
     assert (s.distance <= s.upper_distance).all()
@@ -182,9 +190,12 @@ def test_set_output(fitted, library, kind):
     assert isinstance(clf.transform(X), kind.DataFrame)
     frame = clf.signals(X)
     assert isinstance(frame, kind.DataFrame)
-    assert {"similarity", "accepted", "logits_ant", "effective_sample_size_zebra"} < set(
-        frame.columns
-    )
+    assert {
+        "similarity",
+        "accepted",
+        "logits_ant",
+        "effective_sample_size_zebra",
+    } < set(frame.columns)
     assert len(frame) == len(X)
 
 
@@ -196,7 +207,7 @@ def test_signals_keep_the_index_of_a_frame(fitted):
     assert list(clf.signals(frame).index) == list("abcde")
 
 
-# Parameters ----------------------------------------------------------------------------
+# Parameters ---------------------------------------------------------------------------
 
 
 def test_defaults_and_constructor_store_arguments_untouched():
@@ -238,13 +249,17 @@ def test_defaults_and_constructor_store_arguments_untouched():
     ],
 )
 def test_bad_parameters_are_named(parameter, value, blobs):
-    with pytest.raises(ValueError, match=f"The '{parameter}' parameter of SDMClassifier"):
+    with pytest.raises(
+        ValueError, match=f"The '{parameter}' parameter of SDMClassifier"
+    ):
         fast(**{parameter: value}).fit(*blobs)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.0, -1.0, 1.0, 1.5, np.nan])
 def test_bad_alpha(alpha, blobs):
-    with pytest.raises(ValueError, match="alpha must be an accuracy with 1/2 < alpha < 1"):
+    with pytest.raises(
+        ValueError, match="alpha must be an accuracy with 1/2 < alpha < 1"
+    ):
         fast(alpha=alpha).fit(*blobs)
 
 
@@ -270,7 +285,9 @@ def test_parameters_take_effect(blobs):
         {"random_state": 1},
         {"class_weight": {0: 5, 1: 1}},
     ):
-        assert not np.array_equal(fast(**other).fit(X, y).transform(X), base.transform(X))
+        assert not np.array_equal(
+            fast(**other).fit(X, y).transform(X), base.transform(X)
+        )
 
 
 def test_best_restart_has_the_lowest_loss(blobs):
@@ -336,7 +353,7 @@ def test_published_schedule_is_reachable(blobs):
     assert clf.transform(blobs[0]).shape[1] == 1000
 
 
-# Splits --------------------------------------------------------------------------------
+# Splits -------------------------------------------------------------------------------
 
 
 def test_cv_gives_the_halves(blobs):
@@ -357,7 +374,9 @@ def test_each_split_of_cv_is_initialised_n_restarts_times(blobs):
 
 def test_cv_survives_a_pipeline(blobs):
     X, y = blobs
-    pipe = make_pipeline(StandardScaler(), fast(cv=PredefinedSplit(np.arange(300) % 2 - 1)))
+    pipe = make_pipeline(
+        StandardScaler(), fast(cv=PredefinedSplit(np.arange(300) % 2 - 1))
+    )
     assert_array_equal(pipe.fit(X, y)[-1].calibration_indices_, np.arange(1, 300, 2))
 
 
@@ -369,11 +388,13 @@ def test_overlapping_halves_are_refused(blobs):
 def test_a_fold_without_a_class_is_named():
     X, y = make_blobs(200)
     order = np.argsort(y)
-    with pytest.raises(ValueError, match="Class 0 has 0 of its 100 rows in the training"):
+    with pytest.raises(
+        ValueError, match="Class 0 has 0 of its 100 rows in the training"
+    ):
         fast(cv=KFold(2)).fit(X[order], y[order])
 
 
-# Labels --------------------------------------------------------------------------------
+# Labels -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -439,7 +460,9 @@ def test_missing_or_mixed_labels(missing, blobs):
     X, codes = blobs
     y = np.array(["a", "b"], dtype=object)[codes]
     y[3] = missing
-    with pytest.raises(ValueError, match="y must hold labels of one kind.* Got .* at 3"):
+    with pytest.raises(
+        ValueError, match="y must hold labels of one kind.* Got .* at 3"
+    ):
         fast().fit(X, y)
     with pytest.raises(ValueError, match="y must hold labels of one kind"):
         fast().fit(X, y.tolist())
@@ -470,13 +493,15 @@ def test_a_rare_class_with_enough_rows_is_kept(blobs):
     X, codes = blobs
     y = np.array(["common", "usual"]).astype("<U10")[codes]
     y[:3] = "rareclass"
-    with pytest.warns(NoRegionWarning, match="Class 'rareclass' has 1 calibration rows"):
+    with pytest.warns(
+        NoRegionWarning, match="Class 'rareclass' has 1 calibration rows"
+    ):
         clf = fast().fit(X, y)
     assert "rareclass" in clf.classes_
     assert clf.predict_proba(X).shape == (300, 3)
 
 
-# No region -----------------------------------------------------------------------------
+# No region ----------------------------------------------------------------------------
 
 
 def test_no_region_warns_and_rejects_everything():
@@ -502,7 +527,9 @@ def test_attainable_alpha_is_attainable():
     with pytest.warns(NoRegionWarning) as record:
         clf = fast(alpha=0.9999).fit(X, y)
     message = str(record[0].message)
-    assert f"The largest alpha attainable on this data is {clf.alpha_found_:g}" in message
+    assert (
+        f"The largest alpha attainable on this data is {clf.alpha_found_:g}" in message
+    )
     assert "needs at least 9999 in every class" in message
     assert clf.predict_selective(X, alpha=clf.alpha_found_, return_mask=True)[1].any()
 
@@ -515,7 +542,7 @@ def test_no_alpha_is_attainable_on_noise():
     assert np.isnan(clf.alpha_found_)
 
 
-# Bad input -----------------------------------------------------------------------------
+# Bad input ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -587,7 +614,7 @@ def test_no_rows_at_predict(fitted):
         fitted[0].predict(np.empty((0, 12)))
 
 
-# Input kinds ---------------------------------------------------------------------------
+# Input kinds --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -661,7 +688,7 @@ def test_constant_features(blobs):
     assert_allclose(clf.predict_proba(np.ones((2, 12))).sum(axis=1), 1)
 
 
-# Updates -------------------------------------------------------------------------------
+# Updates ------------------------------------------------------------------------------
 
 
 def test_add_to_support_equals_a_model_with_those_rows(fitted):
@@ -681,7 +708,7 @@ def test_add_to_support_equals_a_model_with_those_rows(fitted):
     rows = clf.support_indices_
     codes = np.searchsorted(clf.classes_, y)
     rebuilt = SDMModel.from_training(
-        model.adaptor, X, codes, rows, clf.calibration_indices_, 3, None
+        model.adaptor, X, codes, (rows, clf.calibration_indices_), 3, None
     )
     assert_array_equal(rebuilt.rescaled_similarity, model.rescaled_similarity)
     assert rebuilt.find_region(0.9).q_min == clf.q_min_
@@ -699,7 +726,7 @@ def test_rows_of_unknown_classes_break_runs(fitted):
     assert "stranger" not in clf.classes_
 
 
-# Randomness, threads, processes --------------------------------------------------------
+# Randomness, threads, processes -------------------------------------------------------
 
 
 def test_same_seed_same_bits(blobs):
@@ -801,7 +828,7 @@ def test_a_failing_fit_leaves_nothing_behind(blobs):
         clf.predict(X)
 
 
-# Callbacks -----------------------------------------------------------------------------
+# Callbacks ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])
@@ -822,7 +849,7 @@ def _accuracy(estimator, X, y):
     return {"accuracy": (estimator.predict(X) == y).mean()}
 
 
-# Citizenship ---------------------------------------------------------------------------
+# Citizenship --------------------------------------------------------------------------
 
 
 def test_grid_search_in_a_pipeline(blobs):
@@ -937,6 +964,6 @@ def test_html_repr_links_to_the_documentation(fitted):
 def test_clinc_sized_problem_trains():
     """150 classes with few rows each: the eCDFs are empty at first."""
     X, y = make_blobs(150 * 12, n_features=64, n_classes=150, separation=9)
-    clf = SDMClassifier(n_filters=64, max_epochs=40, random_state=0).fit(X, y)
+    clf = fast(n_filters=64, max_epochs=40).fit(X, y)
     assert clf.history_[0]["softmax_fallback"]
     assert clf.score(X, y) > 0.9
