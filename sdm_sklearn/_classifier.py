@@ -141,7 +141,7 @@ class SDMClassifier(
     n_features_in_ : int
         Number of features seen during `fit`.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during `fit`, if `X` has string feature names.
 
     support_indices_ : ndarray of shape (n_support,)
@@ -456,23 +456,24 @@ class SDMClassifier(
         -------
         signals : Bunch of ndarray, or DataFrame
             A DataFrame after ``set_output(transform="pandas")`` or ``"polars"``, with
-            one column for each class where an array has several. The entries:
+            one column for each class where an array has several. The entries, of shape
+            (n_samples,) if not stated otherwise:
 
-            prediction : predicted class
-            logits : z', of shape (n_samples, n_classes)
-            similarity : q
-            nearest_distance : L2 distance to the nearest exemplar
-            nearest_index : that exemplar, as in `support_indices_`
-            distance : d
-            probability : SDM output of the prediction
-            rescaled_similarity : q'
-            accepted : whether :meth:`predict_selective` answers
-            is_ood : whether q = 0, out of distribution
-            effective_sample_size : of shape (n_samples, n_classes), the number of
-                calibration rows of each class with a smaller q'
-            lower_distance, upper_distance : the band of d
-            lower_probability, lower_rescaled_similarity, lower_accepted : the same
-                signals at `lower_distance`
+            - `prediction`: the predicted class;
+            - `logits`: z', of shape (n_samples, n_classes);
+            - `similarity`: q;
+            - `nearest_distance`: L2 distance to the nearest exemplar;
+            - `nearest_index`: that exemplar, as in `support_indices_`;
+            - `distance`: d;
+            - `probability`: SDM output of the prediction;
+            - `rescaled_similarity`: q';
+            - `accepted`: whether :meth:`predict_selective` answers;
+            - `is_ood`: whether q = 0;
+            - `effective_sample_size`: number of calibration rows of each class with a
+              smaller q', of shape (n_samples, n_classes);
+            - `lower_distance`, `upper_distance`: the band of d;
+            - `lower_probability`, `lower_rescaled_similarity`, `lower_accepted`: the
+              same signals at `lower_distance`.
 
         Raises
         ------
