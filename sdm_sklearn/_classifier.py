@@ -197,10 +197,10 @@ class SDMClassifier(
     >>> X, y = make_blobs(600, centers=3, n_features=16, random_state=0)
     >>> clf = SDMClassifier(alpha=0.9, random_state=0).fit(X, y)
     >>> clf.predict_selective([X[0], [1e3] * 16])
-    array([ 0, -1])
+    array([ 2, -1])
     >>> signals = clf.signals([X[0], [1e3] * 16])
     >>> signals.similarity, signals.distance.round(2)
-    (array([100.,   0.]), array([0.5, 0. ]))
+    (array([100., 100.]), array([0.83, 0.  ]))
     """
 
     _parameter_constraints: dict = {
