@@ -5,6 +5,7 @@ from textwrap import shorten
 import numpy as np
 from sklearn.utils import Bunch, _safe_indexing
 from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import _num_samples
 
 from .._selective import unwrap
 from ..metrics._checks import check_1d, check_length
@@ -132,6 +133,11 @@ class ExemplarCardDisplay:
                 f"least {n_fitted}: pass the X and y given to fit, with what was added "
                 "to the support behind them."
             )
+        if _num_samples(X_train) != len(y_train):
+            raise ValueError(
+                f"X_train has {_num_samples(X_train)} rows where {len(y_train)} are "
+                "needed, one for each of y_train."
+            )
         _, inner = unwrap(estimator, x)
         distance, index = classifier.kneighbors(inner, n_neighbors=n_neighbors)
         _, of_exemplars = measure_signals(estimator, _safe_indexing(X_train, index[0]))
@@ -145,14 +151,7 @@ class ExemplarCardDisplay:
             q_min=classifier.q_min_,
             threshold=classifier.thresholds_[code],
         )
-        row.reason = explain(
-            row.accepted,
-            row.similarity,
-            row.rescaled_similarity,
-            row.probability,
-            row.q_min,
-            row.threshold,
-        )
+        row.reason = explain(row)
         calibration_y = y_train[classifier.calibration_indices_]
         if texts is not None:
             texts = check_length(check_1d(texts, "texts"), "texts", len(y_train))

@@ -4,7 +4,12 @@ import numpy as np
 
 from ..metrics import expected_calibration_error
 from ..metrics._calibration import bin_means
-from ..metrics._checks import check_weights
+from ..metrics._checks import (
+    check_classes,
+    check_labels,
+    check_length,
+    check_weights,
+)
 from ._style import GREY, PALE, get_axes, next_line, score_predictions
 
 
@@ -132,8 +137,10 @@ class ReliabilityDisplay:
         display : ReliabilityDisplay
         """
         labels, confidence = score_predictions(estimator, X)
+        y = check_length(check_labels(y, "y"), "y", len(labels))
+        check_classes(y, labels)
         return cls.from_predictions(
-            np.asarray(y) == labels,
+            y == labels,
             confidence,
             n_bins=n_bins,
             strategy=strategy,
