@@ -106,8 +106,8 @@ class SelectiveThresholdCV(
     criterion : {"estimate", "lower_bound"}, default="estimate"
         What must reach `alpha`: the worst out-of-fold accuracy, or the lower end of
         its confidence interval. The second is safer and needs more rows: with m
-        accuracies and no error at all, about ``ln(2 m / (1 - confidence_level)) /
-        (1 - alpha)`` accepted rows for each.
+        accuracies and no error at all, ``ln(2 m / (1 - confidence_level)) /
+        -ln(alpha)`` accepted rows for each.
 
     confidence_level : float, default=0.95
         Level of the intervals, strictly between 0 and 1.

@@ -371,6 +371,7 @@ class RiskCoverageDisplay:
                 color=self.lines_[0].get_color(),
                 markeredgecolor="black",
                 zorder=3,
+                clip_on=False,  # a risk of 0 lies on the edge
                 label="accepted"
                 + ("" if name is None else f" by {name}")
                 + ": coverage "
