@@ -78,7 +78,7 @@ def _fit_and_predict(estimator, X, y, train, test, classes, alphas, fit_params):
     X_test, _ = _safe_split(estimator, X, y, test, train)
     estimator.fit(X_train, y_train, **_check_method_params(X, fit_params, train))
     known = np.searchsorted(classes, estimator.classes_)
-    if _is_selective(estimator):
+    if is_selective(estimator):
         classifier, inner_X = unwrap(estimator, X_test)
         codes, accepted = classifier._decide_at(inner_X, alphas)
         return Bunch(codes=known[codes], confidence=None, accepted=accepted)
@@ -86,7 +86,7 @@ def _fit_and_predict(estimator, X, y, train, test, classes, alphas, fit_params):
     return Bunch(codes=known[codes], confidence=confidence, accepted=None)
 
 
-def _is_selective(estimator):
+def is_selective(estimator):
     """Tell whether a selective classifier stands at the end of a fitted estimator."""
     try:
         return isinstance(unwrap(estimator, None)[0], SelectiveClassifierMixin)

@@ -43,6 +43,7 @@ from ._threshold_rules import (
     recommend,
     tabulate,
 )
+from .metrics._checks import check_classes, check_labels
 
 DEFAULT_ALPHAS = (
     *(0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
@@ -172,6 +173,9 @@ class SelectiveThresholdCV(
     routing) reach the estimator alone. Choosing the best of a grid favours luck a
     little: with few rows per class use ``criterion="lower_bound"``.
 
+    While it is fitted, a selective estimator may warn that its own `alpha` finds no
+    region. That `alpha` decides nothing here.
+
     References
     ----------
     .. [1] C. J. Clopper and E. S. Pearson, "The Use of Confidence or Fiducial Limits
@@ -263,6 +267,8 @@ class SelectiveThresholdCV(
         X, y = indexable(X, y)
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
+        if y.dtype == object:
+            check_classes(check_labels(y, "y"))
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) == 0:

@@ -301,6 +301,11 @@ def test_report_target_names():
 
 
 # ----------------------------------------------------------------------- refusals
+UNHASHABLE = np.empty(2, dtype=object)
+UNHASHABLE[:] = [0, 1]
+UNHASHABLE[0] = [1]
+
+
 @pytest.mark.parametrize("score", LABELLED)
 @pytest.mark.parametrize(
     ("y_true", "y_pred", "accepted", "message"),
@@ -317,6 +322,10 @@ def test_report_target_names():
         ([0, 1], [0, None], [True, True], "y_pred must hold labels.*None"),
         ([0, 1], [0, np.inf], [True, True], "y_pred must hold labels.*inf"),
         ([0, 1], [0.2, 0.9], [True, True], "y_pred must hold labels.*whole numbers"),
+        ([[0], [1, 2]], [0, 1], [True, True], "y_true must be a 1-D array"),
+        (UNHASHABLE, [0, 1], [True, True], r"y_true must hold labels.*\[1\]"),
+        ([0, 1], UNHASHABLE, [True, True], r"y_pred must hold labels.*\[1\]"),
+        (pd.array([1, None]), [0, 1], [True, True], "y_true must hold labels"),
     ],
 )
 def test_refusals(score, y_true, y_pred, accepted, message):
@@ -333,6 +342,7 @@ def test_refusals(score, y_true, y_pred, accepted, message):
         ([1.0, -1.0], "sample_weight must not be negative. Got -1 at index 1"),
         ([1.0, np.nan], "sample_weight must hold finite numbers. Got nan at index 1"),
         (["a", "b"], "sample_weight must hold numbers"),
+        ([1e308, 1e308], "sample_weight is too large to be summed"),
     ],
 )
 def test_weight_refusals(score, weights, message):
@@ -485,11 +495,11 @@ def test_ranked_refusals(score):
         ([0.3, 0.35], [1, 0], 0.525),
     ],
 )
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.longdouble])
 def test_ece_values(confidences, hits, want, dtype):
     confidences = np.array(confidences, dtype=dtype)
     got = m.expected_calibration_error(hits, confidences)
-    assert got == pytest.approx(want, abs=1e-7 if dtype == np.float32 else 1e-12)
+    assert got == pytest.approx(want, abs=1e-12 + float(np.finfo(dtype).eps))
 
 
 @st.composite

@@ -1,11 +1,15 @@
 """Displays: the data of what is drawn, and what the legend says."""
 
+import subprocess
+import sys
+
 import matplotlib as mpl
 
 mpl.use("agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import LogisticRegression
@@ -375,3 +379,18 @@ def test_reasons(changes, reason):
         threshold=0.9,
     )
     assert reason in explain(Bunch(**{**row, **changes}))
+
+
+def test_import_leaves_matplotlib_alone():
+    code = (
+        "import sys, sdm_sklearn.plotting, sdm_sklearn.metrics; "
+        "from sdm_sklearn import SelectiveThresholdCV; "
+        "assert not {'matplotlib', 'torch', 'pynndescent'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_reliability_takes_nullable_hits():
+    hits = pd.array([True, False, True], dtype="boolean")
+    display = ReliabilityDisplay.from_predictions(hits, [0.9, 0.9, 0.5])
+    assert_array_equal(display.line_.get_ydata(), [1, 0.5])

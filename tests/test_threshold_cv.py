@@ -449,6 +449,9 @@ def test_refit_false_cannot_predict_and_leaves_nothing_behind():
         ({"estimator": RidgeClassifier()}, CODES, "'estimator'.*predict_proba"),
         ({}, np.zeros(600), "one class only, 0.0"),
         ({}, np.linspace(0, 1, 600), "Unknown label type"),
+        ({}, np.array(["a", None] * 300, dtype=object), "y must hold labels.*None"),
+        ({}, np.array(["a", 1] * 300, dtype=object), "different kinds"),
+        ({}, np.array([np.nan, 1] * 300), "y contains NaN"),
     ],
 )
 def test_refusals(params, y, message):

@@ -1,14 +1,11 @@
 """Display of a reliability diagram with counts."""
 
-import numpy as np
-
 from ..metrics import expected_calibration_error
-from ..metrics._calibration import bin_means
+from ..metrics._calibration import bin_means, check_hits
 from ..metrics._checks import (
     check_classes,
     check_labels,
     check_length,
-    check_weights,
 )
 from ._style import GREY, PALE, get_axes, next_line, score_predictions
 
@@ -207,11 +204,8 @@ class ReliabilityDisplay:
             strategy=strategy,
             sample_weight=sample_weight,
         )
-        confidences = np.asarray(confidences)
-        weights = check_weights(sample_weight, len(confidences))
-        mass, accuracy, confidence = bin_means(
-            np.asarray(hits), confidences, weights, n_bins, strategy
-        )
+        checked = check_hits(hits, confidences, sample_weight)
+        mass, accuracy, confidence = bin_means(*checked, n_bins, strategy)
         display = cls(
             accuracy=accuracy,
             confidence=confidence,
