@@ -204,8 +204,10 @@ class ReliabilityDisplay:
             strategy=strategy,
             sample_weight=sample_weight,
         )
-        checked = check_hits(hits, confidences, sample_weight)
-        mass, accuracy, confidence = bin_means(*checked, n_bins, strategy)
+        hits, confidences, weights = check_hits(hits, confidences, sample_weight)
+        mass, accuracy, confidence = bin_means(
+            hits, confidences, weights, n_bins, strategy
+        )
         display = cls(
             accuracy=accuracy,
             confidence=confidence,
