@@ -37,6 +37,8 @@ def cross_fit(estimator, X, y, splits, alphas, fit_params, n_jobs):
         (n_held_out,); `accepted` (n_alphas, n_held_out) of a selective classifier, else
         None; `confidence` (n_held_out,) of any other, else None.
     """
+    if not splits:
+        raise ValueError("cv makes no split: at least one is needed.")
     rows = np.concatenate([np.arange(len(y))[test] for _, test in splits])
     if len(np.unique(rows)) < len(rows):
         raise ValueError(

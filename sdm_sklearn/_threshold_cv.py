@@ -156,10 +156,10 @@ class SelectiveThresholdCV(
         The label of a rejected row.
 
     n_features_in_ : int
-        Number of features seen during :term:`fit`, if the estimator tells.
+        Number of features seen during `fit`, if the estimator tells.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of features seen during :term:`fit`, if the estimator tells.
+        Names of features seen during `fit`, if the estimator tells.
 
     See Also
     --------
@@ -381,16 +381,25 @@ class SelectiveThresholdCV(
         return self.estimator_.decision_function(X)
 
     def _decide(self, X, alpha):
+        codes, accepted = self._decide_at(X, [alpha])
+        return codes, accepted[0]
+
+    def _decide_at(self, X, alphas):
         self._check_refitted()
-        chosen = self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
+        chosen = np.array([self._choose(alpha) for alpha in alphas])
         if not self._accepts_itself:
             codes, confidence = most_probable(self.estimator_, X)
-            return codes, confidence >= self._thresholds_at(chosen)[codes]
+            thresholds = np.array([self._thresholds_at(alpha) for alpha in chosen])
+            return codes, confidence >= thresholds[:, codes]
         classifier, inner_X = unwrap(self.estimator_, X)
         # Where no alpha keeps the accuracy any one serves to predict, none to accept.
-        alpha = self.cv_results_["alpha"][-1] if np.isnan(chosen) else chosen
-        codes, accepted = classifier._decide(inner_X, alpha)
-        return codes, accepted & ~np.isnan(chosen)
+        kept = ~np.isnan(chosen)
+        asked = np.where(kept, chosen, self.cv_results_["alpha"][-1])
+        codes, accepted = classifier._decide_at(inner_X, asked)
+        return codes, accepted & kept[:, np.newaxis]
+
+    def _choose(self, alpha):
+        return self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
 
     def get_metadata_routing(self):
         """Get metadata routing of this object.

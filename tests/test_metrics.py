@@ -190,6 +190,11 @@ def test_bool_classes_beside_a_numeric_reject_label():
     assert m.selective_accuracy_score(y_true, y_pred, ACCEPTED) == 4 / 5
 
 
+def test_numpy_strings_among_python_strings():
+    y = np.array([np.str_("a"), "b"], dtype=object)
+    assert m.selective_accuracy_score(y, ["a", "b"], [True, True]) == 1
+
+
 def test_labels_choose_and_order():
     y_true = np.append(Y_TRUE, 7)  # an out-of-scope row, accepted
     y_pred, accepted = np.append(Y_PRED, 1), np.append(ACCEPTED, True)

@@ -55,9 +55,7 @@ def check_labels(values, name):
 def check_classes(*label_arrays):
     """Return the sorted list of all labels, which must be of one kind."""
     classes = set().union(*(labels.tolist() for labels in label_arrays))
-    kinds = {
-        type(label) if isinstance(label, str | bytes) else Real for label in classes
-    }
+    kinds = {(isinstance(label, str), isinstance(label, bytes)) for label in classes}
     if len(kinds) > 1:
         raise ValueError(
             "The labels are of different kinds, such as strings and numbers, and "

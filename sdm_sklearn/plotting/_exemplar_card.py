@@ -199,9 +199,9 @@ class ExemplarCardDisplay:
         self._plot_calibration(self.axes_[1])
         row = self.row
         verdict = "accepted" if row.accepted else "rejected"
-        lines = [] if title is None else [shorten(str(title), 110, placeholder=" …")]
+        lines = [] if title is None else [_plain(title, 110)]
         lines += [
-            f"Predicted {row.prediction!s}, {verdict}: {row.reason}",
+            f"Predicted {_plain(row.prediction, 60)}, {verdict}: {row.reason}",
             f"q = {row.similarity:g}   d = {row.distance:.3f}   "
             f"probability = {row.probability:.3f}   q' = {row.rescaled_similarity:.2f}",
         ]
@@ -227,7 +227,7 @@ class ExemplarCardDisplay:
             if near.text is not None:
                 text += f": {near.text[i]!s}"
             ax.annotate(
-                shorten(text, 66, placeholder=" …"),
+                _plain(text, 66),
                 (0, i),
                 xytext=(4, 0),
                 textcoords="offset points",
@@ -282,7 +282,7 @@ class ExemplarCardDisplay:
             ax.axhline(row.threshold, **style)
         plain_symlog(ax)
         ax.set(
-            title=f"Calibration rows predicted {row.prediction!s}",
+            title=f"Calibration rows predicted {_plain(row.prediction, 40)}",
             xlabel="Rescaled similarity q'",
             ylabel="Probability of the prediction",
             ylim=(-0.03, 1.05),
@@ -302,3 +302,8 @@ def _one_row(x):
             f"{shape}."
         )
     return x
+
+
+def _plain(text, width):
+    """Return `text` on one line, cut to `width`, without a meaning for "$"."""
+    return shorten(str(text), width, placeholder=" …").replace("$", r"\$")
