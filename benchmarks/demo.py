@@ -97,7 +97,7 @@ def draw(clf, task, outcomes, path):
             share_ood + 0.01, y - 0.2, f"{share_ood:.3f}", va="center", fontsize=8
         )
     left.set(yticks=height, yticklabels=names, xlabel="share accepted", xlim=(0, 1.12))
-    left.legend(loc="lower right", fontsize=8)
+    left.legend(loc="upper center", bbox_to_anchor=(0.4, -0.14), ncols=2, fontsize=8)
     left.set_title(f"What is answered at alpha = {ALPHA}")
 
     for X, marker, color, label in (
