@@ -182,6 +182,7 @@ def test_nullable_pandas_columns():
     y_pred = pd.Series(Y_PRED, dtype="Int64").where(mask)  # NA where rejected
     assert m.selective_accuracy_score(y_true, y_pred, mask) == 4 / 5
     assert m.coverage_score(pl.Series(ACCEPTED)) == 5 / 6
+    assert m.coverage_score(ACCEPTED.astype(object)) == 5 / 6
 
 
 def test_bool_classes_beside_a_numeric_reject_label():
