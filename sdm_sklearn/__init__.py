@@ -10,8 +10,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "OutputEmbeddings": "_semantic_embeddings",
     "SDMClassifier": "_classifier",
+    "SemanticSoftmaxCalibrator": "_semantic_softmax",
+    "find_label_tokens": "_semantic_labels",
     "predict_selective": "_selective",
+    "read_top_logprobs": "_semantic_inputs",
 }
 _SUBMODULES = ("activation", "datasets")
 
