@@ -259,7 +259,7 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
     ----------
     hidden : ndarray of shape (n, n_features), float64
     output : OutputEmbeddings
-    token_ids : ndarray of shape (n_required,), sorted
+    token_ids : ndarray of shape (n_required,)
     top_k : int or None
     total : bool
 
@@ -274,10 +274,12 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
     logits = np.empty((len(hidden), len(token_ids)))
     best = np.empty((len(hidden), 0))
     log_total = np.full(len(hidden), -np.inf)
+    order = np.argsort(token_ids)
+    ids = token_ids[order]
     for start, block in output.full_logits(hidden):
         # From the same product as the cut, so that rounding cannot part them.
-        inside = slice(*np.searchsorted(token_ids, [start, start + block.shape[1]]))
-        logits[:, inside] = block[:, token_ids[inside] - start]
+        inside = slice(*np.searchsorted(ids, [start, start + block.shape[1]]))
+        logits[:, order[inside]] = block[:, ids[inside] - start]
         if top_k is not None:
             best = np.concatenate([best, block], axis=1)
             if best.shape[1] > top_k:

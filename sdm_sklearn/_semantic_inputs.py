@@ -41,6 +41,12 @@ class Reading(NamedTuple):
     smallest: np.ndarray | None
     total: np.ndarray | None
 
+    def kept(self):
+        """Return the logits with -inf for what is cut off."""
+        if self.listed is None:
+            return self.logits
+        return np.where(self.listed, self.logits, -np.inf)
+
 
 def read_top_logprobs(records):
     """Turn OpenAI-style `top_logprobs` records into lists for `input="topk"`.
@@ -182,7 +188,7 @@ def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterato
     ----------
     X : ndarray, CSR or list of dict
     form : {"hidden", "logits", "logprobs", "proba", "topk"}
-    token_ids : ndarray of shape (n_required,), sorted
+    token_ids : ndarray of shape (n_required,)
     output : OutputEmbeddings or None
         Needed by hidden states.
     column_of : dict of int or str to int
@@ -260,7 +266,7 @@ def _as_log(values, form):
 
 def _read_csr(block, token_ids, top_k, total):
     # What is not stored is unknown, not 0: such a matrix holds truncated lists.
-    block = sparse.csr_array(block, dtype=np.float64)
+    block = sparse.csr_array(block, dtype=np.float64, copy=True)
     block.sum_duplicates()
     block.eliminate_zeros()
     logits = _as_log(block[:, token_ids].toarray(), "proba")

@@ -17,41 +17,36 @@ class Kernel:
 
     Attributes
     ----------
-    token_ids : ndarray of shape (n_required,), sorted
-        Every token with a vote, the labels' own included.
+    token_ids : ndarray of shape (n_required,)
+        Every token with a vote, the labels' own included, grouped by nearest label.
 
     similarity, weight : ndarray of shape (n_required, n_labels)
     own : ndarray of shape (n_required, n_labels), dtype=bool
         Whether the token is one of the label's own.
 
-    columns : ndarray of shape (n_votes,)
-        Votes grouped by label, each as an index into `token_ids`.
-
-    starts : ndarray of shape (n_labels,)
-        Where each label's votes start in `columns`.
-
-    log_weight : ndarray of shape (n_votes,)
+    voters : list of (slice or ndarray, ndarray)
+        For each label where its voters stand in `token_ids`, and the logarithms of
+        their weights.
     """
 
     token_ids: np.ndarray
     similarity: np.ndarray
     weight: np.ndarray
     own: np.ndarray
-    columns: np.ndarray
-    starts: np.ndarray
-    log_weight: np.ndarray
+    voters: list
 
     def log_votes(self, logits):
         """Return log sum_v exp(logit_v) w(v, l) for each row and label."""
-        votes = logits[:, self.columns]
-        votes += self.log_weight
-        top = np.maximum.reduceat(votes, self.starts, axis=1)
-        top[np.isneginf(top)] = 0.0
-        counts = np.diff(np.append(self.starts, len(self.columns)))
-        votes -= np.repeat(top, counts, axis=1)
-        np.exp(votes, out=votes)
-        with np.errstate(divide="ignore"):
-            return np.log(np.add.reduceat(votes, self.starts, axis=1)) + top
+        scores = np.empty((len(logits), len(self.voters)))
+        for label, (columns, log_weight) in enumerate(self.voters):
+            votes = logits[:, columns] + log_weight
+            top = votes.max(axis=1)
+            top[np.isneginf(top)] = 0.0
+            votes -= top[:, None]
+            np.exp(votes, out=votes)
+            with np.errstate(divide="ignore"):
+                scores[:, label] = np.log(votes.sum(axis=1)) + top
+        return scores
 
     def log_own(self, logits):
         """Return the log sum of each label's own tokens alone."""
@@ -119,10 +114,16 @@ def _weights(similarity, own, threshold, vote):
 
 
 def _assemble(token_ids, similarity, weight, own):
-    labels, columns = np.nonzero(weight.T)
-    starts = np.searchsorted(labels, np.arange(weight.shape[1]))
-    log_weight = np.log(weight[columns, labels])
-    return Kernel(token_ids, similarity, weight, own, columns, starts, log_weight)
+    # Grouped by nearest label, exclusive votes are slices: no copies in `log_votes`.
+    order = np.argsort(weight.argmax(axis=1), kind="stable")
+    weight = weight[order]
+    voters = []
+    for column in weight.T:
+        rows = np.flatnonzero(column)
+        together = rows[-1] - rows[0] == len(rows) - 1
+        voter = slice(rows[0], rows[-1] + 1) if together else rows
+        voters.append((voter, np.log(column[rows])))
+    return Kernel(token_ids[order], similarity[order], weight, own[order], voters)
 
 
 def label_similarity(kernel):
@@ -208,18 +209,13 @@ def warn_weak_kernel(neighbors, similarity):
         )
 
 
-def aggregate(kernel, logits, listed, smallest, missing, fallback):
-    """Turn tokens' logits into labels' log scores.
+def aggregate(kernel, reading, missing, fallback):
+    """Turn a reading of tokens' logits into labels' log scores.
 
     Parameters
     ----------
     kernel : Kernel
-    logits : ndarray of shape (n, n_required)
-        Up to a constant in each row; -inf for probability 0 and for the unknown.
-    listed : ndarray of shape (n, n_required), dtype=bool, or None
-        Which tokens a truncated list holds; None if nothing is cut off.
-    smallest : ndarray of shape (n,) or None
-        The smallest listed logit.
+    reading : Reading
     missing : {"half_min", "zero"}
     fallback : {"constrained", "uniform", "reject"}
 
@@ -229,17 +225,16 @@ def aggregate(kernel, logits, listed, smallest, missing, fallback):
     voteless : ndarray of shape (n,), dtype=bool
         Rows without any vote, scored by the fallback.
     """
-    kept = logits if listed is None else np.where(listed, logits, -np.inf)
-    scores = kernel.log_votes(kept)
+    scores = kernel.log_votes(reading.kept())
     voteless = np.isneginf(scores).all(axis=1)
-    if listed is not None and missing == "half_min":
-        absent = ~(listed @ kernel.own)
-        half = np.where(absent, smallest[:, None] - np.log(2.0), -np.inf)
+    if reading.listed is not None and missing == "half_min":
+        absent = ~(reading.listed @ kernel.own)
+        half = np.where(absent, reading.smallest[:, None] - np.log(2.0), -np.inf)
         scores = np.logaddexp(scores, half)
     if voteless.any():
         spare = np.zeros((np.count_nonzero(voteless), scores.shape[1]))
         if fallback != "uniform":
-            own = kernel.log_own(logits[voteless])
+            own = kernel.log_own(reading.logits[voteless])
             spare = np.where(np.isneginf(own).all(axis=1, keepdims=True), spare, own)
         scores[voteless] = spare
     return scores, voteless

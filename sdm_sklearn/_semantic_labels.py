@@ -106,12 +106,12 @@ def read_vocabulary(vocabulary):
             texts[token_id] = text
     else:
         texts = list(vocabulary)
-    odd = next((t for t in texts if not isinstance(t, str)), None)
-    if odd is not None or not texts:
+    odd = [text for text in texts if not isinstance(text, str)]
+    if odd or not texts:
         raise ValueError(
             "vocabulary must hold the text of every token, as a list of str, a dict "
             "of token to id or a tokenizer with get_vocab. Got "
-            f"{'nothing' if not texts else repr(odd)} instead."
+            f"{repr(odd[0]) if odd else 'nothing'} instead."
         )
     marks = Counter(t[:1] for t in texts)
     mark = max(_WORD_MARKS, key=lambda m: marks[m])

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
-from sklearn.utils import Bunch
+from sklearn.utils import Bunch, assert_all_finite
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
@@ -193,15 +193,15 @@ class SemanticSoftmaxCalibrator(
     --------
     >>> import numpy as np
     >>> from sdm_sklearn import SemanticSoftmaxCalibrator
-    >>> E = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]])  # yes, no, yeah
-    >>> logits = np.log([[0.2, 0.3, 0.5]])
+    >>> E = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.2, 0.8]])
+    >>> proba = [[0.2, 0.3, 0.4, 0.1]]  # of yes, no, yeah, nope
     >>> cal = SemanticSoftmaxCalibrator(
-    ...     {"yes": 0, "no": 1}, E, input="logits", geometry="raw"
-    ... ).fit(logits)
+    ...     {"yes": 0, "no": 1}, E, input="proba", geometry="raw"
+    ... ).fit(proba)
     >>> cal.classes_
     array(['no', 'yes'], dtype='<U3')
-    >>> cal.predict_proba(logits).round(2)
-    array([[0.3, 0.7]])
+    >>> cal.predict_proba(proba).round(2)
+    array([[0.4, 0.6]])
     """
 
     _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's form
@@ -457,25 +457,20 @@ class SemanticSoftmaxCalibrator(
             raise ValueError(
                 f"n_voters must be an integer of at least 1. Got {n_voters!r} instead."
             )
-        kernel = self._kernel
-        names = token_names(kernel.token_ids, self._texts)[kernel.columns].tolist()
-        labels = np.repeat(
-            np.arange(len(self.classes_)),
-            np.diff(np.append(kernel.starts, len(kernel.columns))),
-        )
-        labels = self.classes_[labels].tolist()
+        voter_of = self._kernel.voters
+        columns = np.concatenate([np.r_[voter] for voter, _ in voter_of])
+        log_weight = np.concatenate([log_weight for _, log_weight in voter_of])
+        labels = np.repeat(self.classes_, [len(w) for _, w in voter_of]).tolist()
+        names = token_names(self._kernel.token_ids, self._texts)[columns].tolist()
         voters = []
         for part in self._read(self._check_rows(X, reset=False)):
-            logits = part.logits
-            if part.listed is not None:
-                logits = np.where(part.listed, logits, -np.inf)
-            votes = logits[:, kernel.columns] + kernel.log_weight
+            votes = part.kept()[:, columns] + log_weight
             silent = np.isneginf(votes).all(axis=1, keepdims=True)
             share = softmax(np.where(silent, 0.0, votes), axis=1) * ~silent
             order = np.argsort(-share, axis=1, kind="stable")[:, :n_voters]
-            for row, columns in zip(share, order, strict=True):
+            for row, best in zip(share, order, strict=True):
                 voters.append(
-                    [(names[c], labels[c], float(row[c])) for c in columns if row[c]]
+                    [(names[c], labels[c], float(row[c])) for c in best if row[c]]
                 )
         return voters
 
@@ -529,7 +524,7 @@ class SemanticSoftmaxCalibrator(
         )
         self._kernel, self._texts = kernel, texts
         self._column_of = columns_by_key(kernel, texts)
-        self.required_token_ids_ = kernel.token_ids
+        self.required_token_ids_ = np.sort(kernel.token_ids)
         self.neighbors_ = {
             name: Bunch(**neighbor_table(kernel, label, texts))
             for label, name in enumerate(self.classes_.tolist())
@@ -580,6 +575,7 @@ class SemanticSoftmaxCalibrator(
     def _check_labels(self, X, y):
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
+        assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         kind = type_of_target(y)
         if len(self.classes_) == 2 and kind != "binary":
@@ -606,14 +602,7 @@ class SemanticSoftmaxCalibrator(
     def _scores(self, X):
         """Return label log scores before calibration, and which rows lack votes."""
         parts = [
-            aggregate(
-                self._kernel,
-                part.logits,
-                part.listed,
-                part.smallest,
-                self.missing,
-                self.fallback,
-            )
+            aggregate(self._kernel, part, self.missing, self.fallback)
             for part in self._read(X)
         ]
         scores, voteless = zip(*parts, strict=True)
@@ -622,10 +611,7 @@ class SemanticSoftmaxCalibrator(
     def _mass(self, X):
         log_mass = []
         for part in self._read(X, total=True):
-            logits = part.logits
-            if part.listed is not None:
-                logits = np.where(part.listed, logits, -np.inf)
-            log_mass.append(self._kernel.log_mass(logits) - part.total)
+            log_mass.append(self._kernel.log_mass(part.kept()) - part.total)
         return np.minimum(np.exp(np.concatenate(log_mass)), 1.0)
 
     def _adjusted_scores(self, X):
