@@ -256,14 +256,14 @@ def test_alpha_is_an_accuracy(alpha):
 
 
 @pytest.mark.parametrize(
-    "alpha",
+    ("alpha", "some"),
     [
-        0.8,
-        pytest.param(0.7, marks=pytest.mark.slow),
-        pytest.param(0.9, marks=pytest.mark.slow),
+        (0.8, 0.2),
+        pytest.param(0.7, 0.5, marks=pytest.mark.slow),
+        pytest.param(0.9, 0.03, marks=pytest.mark.slow),
     ],
 )
-def test_accepted_accuracy_reaches_alpha(alpha):
+def test_accepted_accuracy_reaches_alpha(alpha, some):
     """On exchangeable data, with temperature, biases and threshold from 300 rows."""
     held, coverage = [], []
     for seed in range(200):
@@ -276,4 +276,4 @@ def test_accepted_accuracy_reaches_alpha(alpha):
         coverage.append(accepted.mean())
         held.append(not accepted.any() or (labels == y[300:])[accepted].mean() >= alpha)
     assert np.mean(held) >= 0.85
-    assert np.mean(coverage) > 0.2
+    assert np.mean(coverage) > some
