@@ -37,6 +37,11 @@ class OutputEmbeddings:
         Ids that are no words, such as special and padded tokens. They never vote and
         do not count in the geometry. All-zero rows are excluded without being named.
 
+    moments : tuple of (mean, covariance), default=None
+        Mean (n_features,) and covariance (n_features, n_features) of the rows of the
+        whole E, for a `weight` that holds only the rows in use, as `rows` and
+        `moments` of another holder give them. None computes both from `weight`.
+
     Attributes
     ----------
     shape : tuple of int
@@ -62,7 +67,16 @@ class OutputEmbeddings:
     OutputEmbeddings(3 x 3, float64, softcap=30.0)
     """
 
-    def __init__(self, weight, *, bias=None, logit_scale=1.0, softcap=None, exclude=()):
+    def __init__(
+        self,
+        weight,
+        *,
+        bias=None,
+        logit_scale=1.0,
+        softcap=None,
+        exclude=(),
+        moments=None,
+    ):
         if not np.isfinite(logit_scale) or logit_scale <= 0:
             raise ValueError(
                 f"logit_scale must be a positive number. Got {logit_scale!r} instead."
@@ -88,7 +102,19 @@ class OutputEmbeddings:
         self.softcap = softcap
         self.exclude = np.unique(np.asarray(exclude, dtype=np.int64))
         refuse_outside_ids(self.exclude, self.shape[0], "exclude")
-        self._geometry: dict[str, tuple] = {}
+        self._moments = None if moments is None else self._check_moments(*moments)
+        self._computed: dict[str, tuple] = {}
+
+    def _check_moments(self, mean, covariance):
+        mean = np.asarray(mean, dtype=np.float64)
+        covariance = np.asarray(covariance, dtype=np.float64)
+        width = self.shape[1]
+        if mean.shape != (width,) or covariance.shape != (width, width):
+            raise ValueError(
+                f"moments must be a mean ({width},) and a covariance ({width}, "
+                f"{width}). Got shapes {mean.shape} and {covariance.shape} instead."
+            )
+        return mean, covariance
 
     def _matrix(self):
         if not self._is_path:
@@ -112,77 +138,120 @@ class OutputEmbeddings:
         return self
 
     def __getstate__(self):
-        # A holder that only knows a path must stay small: the whitening is D x D.
-        geometry = {} if self._is_path else self._geometry
-        return self.__dict__ | {"_geometry": geometry}
+        state = self.__dict__.copy()
+        if self._is_path:  # must stay small: the whitening is D x D
+            state["_computed"] = {}
+        return state
 
     def rows(self, ids):
-        """Return the rows `ids` of E as float64."""
+        """Return some rows of E.
+
+        Parameters
+        ----------
+        ids : array-like of int
+            Token ids.
+
+        Returns
+        -------
+        rows : ndarray of shape (n_ids, n_features), dtype=float64
+        """
         return np.asarray(self._matrix()[ids], dtype=np.float64)
 
-    def blocks(self):
-        """Yield the first id and a float64 block of rows of E, in order."""
-        matrix = self._matrix()
-        size = max(1, _BLOCK // self.shape[1])
-        for start in range(0, self.shape[0], size):
-            yield start, np.asarray(matrix[start : start + size], dtype=np.float64)
+    def moments(self):
+        """Return mean and covariance of the rows that are neither 0 nor excluded.
 
-    def head(self, ids):
-        """Return the columns E_ids' (n_features, n_ids) and their bias."""
-        bias = 0.0 if self.bias is None else self.bias[ids]
-        return np.ascontiguousarray(self.rows(ids).T), bias
-
-    def finish(self, products, bias):
-        """Turn products E h into logits, in place where that is possible."""
-        logits = products
-        if self.bias is not None:
-            logits += bias
-        if self.logit_scale != 1.0:
-            logits *= self.logit_scale
-        if self.softcap is not None:
-            logits = self.softcap * np.tanh(logits / self.softcap)
-        return logits
-
-    def full_logits(self, hidden):
-        """Yield the first id and the logits (n, block) of blocks of tokens."""
-        for start, rows in self.blocks():
-            stop = start + len(rows)
-            bias = 0.0 if self.bias is None else self.bias[start:stop]
-            yield start, self.finish(hidden @ rows.T, bias)
-
-    def similarities(self, geometry, label_ids, n_texts=None):
-        """Yield the first id and the similarities (block, n_labels) of its tokens.
-
-        The similarity of a token and a label is the largest cosine with one of the
-        label's own tokens. Excluded tokens, and those from `n_texts` on, have -1.
+        Returns
+        -------
+        mean : ndarray of shape (n_features,)
+        covariance : ndarray of shape (n_features, n_features)
         """
-        mean, root, norm = self._fitted_geometry(geometry)
-        owner = np.repeat(np.arange(len(label_ids)), [len(ids) for ids in label_ids])
-        flat = np.concatenate(label_ids)
-        dead = flat[norm[flat] == 0]
-        if len(dead):
-            raise ValueError(
-                f"The label token(s) {dead.tolist()} are excluded or have an all-zero "
-                "output embedding, as padding has: pass ids of real words."
-            )
-        directions = self.rows(flat) - mean
-        if root is not None:
-            directions = directions @ root @ root.T
-        directions /= norm[flat, None]
-        starts = np.searchsorted(owner, np.arange(len(label_ids)))
-        for start, rows in self.blocks():
-            length = norm[start : start + len(rows)]
-            safe = np.where(length == 0, 1.0, length)
-            cosine = (rows - mean) @ directions.T / safe[:, None]
-            cosine[length == 0] = -1.0
-            if n_texts is not None:
-                cosine[max(0, n_texts - start) :] = -1.0
-            yield start, np.maximum.reduceat(np.clip(cosine, -1, 1), starts, axis=1)
+        if self._moments is not None:
+            return self._moments
+        if "moments" not in self._computed:
+            self._computed["moments"] = _fit_moments(self, _used_tokens(self))
+        return self._computed["moments"]
 
-    def _fitted_geometry(self, geometry):
-        if geometry not in self._geometry:
-            self._geometry[geometry] = _fit_geometry(self, geometry)
-        return self._geometry[geometry]
+
+def _blocks(output):
+    """Yield the first id and a float64 block of rows of E, in order."""
+    matrix = output._matrix()
+    size = max(1, _BLOCK // output.shape[1])
+    for start in range(0, output.shape[0], size):
+        yield start, np.asarray(matrix[start : start + size], dtype=np.float64)
+
+
+def _finish(output, products, ids):
+    """Turn products E_ids h into logits, in place where that is possible."""
+    logits = products
+    if output.bias is not None:
+        logits += output.bias[ids]
+    if output.logit_scale != 1.0:
+        logits *= output.logit_scale
+    if output.softcap is not None:
+        logits = output.softcap * np.tanh(logits / output.softcap)
+    return logits
+
+
+def thin_head(output, token_ids):
+    """Return a function from hidden states (n, n_features) to some tokens' logits."""
+    weight = np.ascontiguousarray(output.rows(token_ids).T)
+    return lambda hidden: _finish(output, hidden @ weight, token_ids)
+
+
+def similarities(output, geometry, label_ids, n_texts=None):
+    """Yield the first id and the similarities (block, n_labels) of its tokens.
+
+    The similarity of a token and a label is the largest cosine with one of the label's
+    own tokens. Excluded tokens, and those from `n_texts` on, have -1.
+    """
+    if geometry not in output._computed:
+        output._computed[geometry] = _fit_geometry(output, geometry)
+    mean, root, norm = output._computed[geometry]
+    flat = np.concatenate(label_ids)
+    dead = flat[norm[flat] == 0]
+    if len(dead):
+        raise ValueError(
+            f"The label token(s) {dead.tolist()} are excluded or have an all-zero "
+            "output embedding, as padding has: pass ids of real words."
+        )
+    directions = output.rows(flat) - mean
+    if root is not None:
+        directions = directions @ root @ root.T
+    directions /= norm[flat, None]
+    lengths = [len(ids) for ids in label_ids]
+    starts = np.cumsum([0, *lengths[:-1]])
+    for start, rows in _blocks(output):
+        length = norm[start : start + len(rows)]
+        safe = np.where(length == 0, 1.0, length)
+        cosine = (rows - mean) @ directions.T / safe[:, None]
+        cosine[length == 0] = -1.0
+        if n_texts is not None:
+            cosine[max(0, n_texts - start) :] = -1.0
+        yield start, np.maximum.reduceat(np.clip(cosine, -1, 1), starts, axis=1)
+
+
+def _used_tokens(output):
+    used = np.ones(output.shape[0], dtype=bool)
+    used[output.exclude] = False
+    for start, rows in _blocks(output):
+        if not np.isfinite(rows).all():
+            raise ValueError("output_embeddings holds NaN or infinite values.")
+        used[start : start + len(rows)] &= rows.any(axis=1)
+    if not used.any():
+        raise ValueError("output_embeddings has no row that is neither 0 nor excluded.")
+    return used
+
+
+def _fit_moments(output, used):
+    width = output.shape[1]
+    mean, scatter = np.zeros(width), np.zeros((width, width))
+    for start, rows in _blocks(output):
+        mean += rows[used[start : start + len(rows)]].sum(axis=0)
+    mean /= used.sum()
+    for start, rows in _blocks(output):
+        kept = rows[used[start : start + len(rows)]] - mean
+        scatter += kept.T @ kept
+    return mean, scatter / used.sum()
 
 
 def _fit_geometry(output, geometry):
@@ -190,32 +259,16 @@ def _fit_geometry(output, geometry):
 
     Raw, centred or whitened: x -> (x - mean) root, with cosines taken after it.
     """
-    n_tokens, width = output.shape
-    used = np.ones(n_tokens, dtype=bool)
-    used[output.exclude] = False
-    for start, rows in output.blocks():
-        if not np.isfinite(rows).all():
-            raise ValueError("output_embeddings holds NaN or infinite values.")
-        used[start : start + len(rows)] &= rows.any(axis=1)
-    if not used.any():
-        raise ValueError("output_embeddings has no row that is neither 0 nor excluded.")
-
-    mean, root = np.zeros(width), None
+    used = _used_tokens(output)
+    mean, root = np.zeros(output.shape[1]), None
     if geometry != "raw":
-        for start, rows in output.blocks():
-            mean += rows[used[start : start + len(rows)]].sum(axis=0)
-        mean /= used.sum()
+        mean, covariance = output.moments()
     if geometry == "whitened":
-        scatter = np.zeros((width, width))
-        for start, rows in output.blocks():
-            kept = rows[used[start : start + len(rows)]] - mean
-            scatter += kept.T @ kept
-        values, vectors = np.linalg.eigh(scatter / used.sum())
+        values, vectors = np.linalg.eigh(covariance)
         floor = 1e-3 * max(values.mean(), np.finfo(float).tiny)
         root = vectors / np.sqrt(np.maximum(values, floor))
-
-    norm = np.empty(n_tokens)
-    for start, rows in output.blocks():
+    norm = np.empty(output.shape[0])
+    for start, rows in _blocks(output):
         moved = rows - mean if root is None else (rows - mean) @ root
         norm[start : start + len(rows)] = np.linalg.norm(moved, axis=1)
     norm[~used] = 0.0
@@ -276,9 +329,11 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
     log_total = np.full(len(hidden), -np.inf)
     order = np.argsort(token_ids)
     ids = token_ids[order]
-    for start, block in output.full_logits(hidden):
+    for start, rows in _blocks(output):
+        stop = start + len(rows)
+        block = _finish(output, hidden @ rows.T, slice(start, stop))
         # From the same product as the cut, so that rounding cannot part them.
-        inside = slice(*np.searchsorted(ids, [start, start + block.shape[1]]))
+        inside = slice(*np.searchsorted(ids, [start, stop]))
         logits[:, order[inside]] = block[:, ids[inside] - start]
         if top_k is not None:
             best = np.concatenate([best, block], axis=1)

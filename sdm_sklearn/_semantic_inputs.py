@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
 
-from ._semantic_embeddings import read_from_hidden
+from ._semantic_embeddings import read_from_hidden, thin_head
 
 # A server's mark for "not among the listed": -100, -9999 and -inf all mean it, and a
 # real log-probability never gets there.
@@ -232,11 +232,10 @@ def _hidden_reader(token_ids, output, top_k, total):
             return Reading(logits, listed, smallest, log_total)
 
     else:
-        weight, bias = output.head(token_ids)
+        head = thin_head(output, token_ids)
 
         def read(block):
-            logits = output.finish(block.astype(np.float64) @ weight, bias)
-            return Reading(logits, None, None, None)
+            return Reading(head(block.astype(np.float64)), None, None, None)
 
     return read
 

@@ -28,7 +28,12 @@ from ._semantic_calibration import (
     match_prior,
     warn_uncertified,
 )
-from ._semantic_embeddings import Summary, as_output_embeddings, refuse_outside_ids
+from ._semantic_embeddings import (
+    Summary,
+    as_output_embeddings,
+    refuse_outside_ids,
+    similarities,
+)
 from ._semantic_inputs import check_lists, check_values, count_tokens, read_rows
 from ._semantic_kernel import (
     aggregate,
@@ -515,13 +520,11 @@ class SemanticSoftmaxCalibrator(
                     f"top_k={self.top_k} is above the vocabulary size {n_tokens}: pass "
                     "a smaller value, or None for no limit."
                 )
-        similarities = None
+        alike = None
         if output is not None:
             n_texts = None if texts is None else len(texts)
-            similarities = output.similarities(self.geometry, label_ids, n_texts)
-        kernel = build_kernel(
-            label_ids, similarities, self.similarity_threshold, self.vote
-        )
+            alike = similarities(output, self.geometry, label_ids, n_texts)
+        kernel = build_kernel(label_ids, alike, self.similarity_threshold, self.vote)
         self._kernel, self._texts = kernel, texts
         self._column_of = columns_by_key(kernel, texts)
         self.required_token_ids_ = np.sort(kernel.token_ids)

@@ -98,6 +98,24 @@ def test_geometry_is_computed_once_and_left_out_of_path_pickles(tmp_path, monkey
     np.testing.assert_array_equal(probabilities(holder, H), first)
 
 
+def test_needed_rows_with_moments_stand_for_the_whole(tmp_path):
+    E, H, _ = random_case(V=300, D=6)
+    E[7] = 0.0
+    whole = OutputEmbeddings(E, exclude=[8])
+    cal = SemanticSoftmaxCalibrator([0, 4], whole, similarity_threshold=0.5).fit(H)
+    mean, covariance = whole.moments()
+    np.testing.assert_allclose(mean, np.delete(E, [7, 8], 0).mean(axis=0))
+    np.testing.assert_allclose(covariance, np.cov(np.delete(E, [7, 8], 0).T, ddof=0))
+    ids = cal.required_token_ids_
+    np.save(tmp_path / "part.npy", whole.rows(ids))
+    few = OutputEmbeddings(tmp_path / "part.npy", moments=(mean, covariance))
+    few = pickle.loads(pickle.dumps(few))
+    places = np.searchsorted(ids, [0, 4]).tolist()
+    part = SemanticSoftmaxCalibrator(places, few, similarity_threshold=0.5).fit(H)
+    np.testing.assert_allclose(part.predict_proba(H), cal.predict_proba(H), atol=1e-12)
+    np.testing.assert_array_equal(ids[part.required_token_ids_], ids)
+
+
 def test_repr_tells_shape_type_and_options(tmp_path):
     E, _, _ = random_case()
     np.save(tmp_path / "E.npy", E.astype(np.float16))
@@ -146,6 +164,7 @@ def test_fewer_tokens_than_dimensions_can_be_whitened():
         (np.eye(3), {"softcap": 0}, ValueError, "softcap must be .* Got 0"),
         (np.eye(3), {"logit_scale": np.inf}, ValueError, "logit_scale .* Got inf"),
         (np.eye(3), {"exclude": [3]}, ValueError, r"exclude .*\[3\]"),
+        (np.eye(3), {"moments": ([0], [[1]])}, ValueError, r"moments .*\(1,\)"),
     ],
 )
 def test_bad_embeddings_are_named(weight, params, error, message):
