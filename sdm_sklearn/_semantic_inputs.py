@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
 
-from ._semantic_embeddings import read_from_hidden, thin_head
+from sdm_sklearn._semantic_embeddings import read_from_hidden, thin_head
 
 # A server's mark for "not among the listed": -100, -9999 and -inf all mean it, and a
 # real log-probability never gets there.

@@ -18,8 +18,12 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from ._selective import SelectiveClassifierMixin, check_alpha, resolve_reject_label
-from ._semantic_calibration import (
+from sdm_sklearn._selective import (
+    SelectiveClassifierMixin,
+    check_alpha,
+    resolve_reject_label,
+)
+from sdm_sklearn._semantic_calibration import (
     LOG_FLOOR,
     certified_threshold,
     check_prior,
@@ -28,14 +32,19 @@ from ._semantic_calibration import (
     match_prior,
     warn_uncertified,
 )
-from ._semantic_embeddings import (
+from sdm_sklearn._semantic_embeddings import (
     Summary,
     as_output_embeddings,
     refuse_outside_ids,
     similarities,
 )
-from ._semantic_inputs import check_lists, check_values, count_tokens, read_rows
-from ._semantic_kernel import (
+from sdm_sklearn._semantic_inputs import (
+    check_lists,
+    check_values,
+    count_tokens,
+    read_rows,
+)
+from sdm_sklearn._semantic_kernel import (
     aggregate,
     build_kernel,
     columns_by_key,
@@ -44,7 +53,7 @@ from ._semantic_kernel import (
     token_names,
     warn_weak_kernel,
 )
-from ._semantic_labels import encode_labels, read_vocabulary, resolve_labels
+from sdm_sklearn._semantic_labels import encode_labels, read_vocabulary, resolve_labels
 
 _SMALLEST = np.finfo(np.float64).tiny
 # A fit row on the threshold must not fall below it by rounding.

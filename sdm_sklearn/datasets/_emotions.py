@@ -3,9 +3,9 @@
 import numpy as np
 from sklearn.utils._param_validation import validate_params
 
-from .._semantic_embeddings import OutputEmbeddings
-from .._semantic_labels import find_label_tokens
-from ._base import _load
+from sdm_sklearn._semantic_embeddings import OutputEmbeddings
+from sdm_sklearn._semantic_labels import find_label_tokens
+from sdm_sklearn.datasets._base import _load
 
 
 @validate_params(
