@@ -189,13 +189,23 @@ def _finish(output, products, ids):
         logits *= output.logit_scale
     if output.softcap is not None:
         logits = output.softcap * np.tanh(logits / output.softcap)
+    if not np.isfinite(logits).all():
+        raise ValueError(
+            "Some hidden states are so large that their logits overflow: pass the "
+            "states after the model's final norm."
+        )
     return logits
 
 
 def thin_head(output, token_ids):
     """Return a function from hidden states (n, n_features) to some tokens' logits."""
     weight = np.ascontiguousarray(output.rows(token_ids).T)
-    return lambda hidden: _finish(output, hidden @ weight, token_ids)
+
+    def logits(hidden):
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _finish(output, hidden @ weight, token_ids)
+
+    return logits
 
 
 def similarities(output, geometry, label_ids, n_texts=None):
@@ -331,7 +341,8 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
     ids = token_ids[order]
     for start, rows in _blocks(output):
         stop = start + len(rows)
-        block = _finish(output, hidden @ rows.T, slice(start, stop))
+        with np.errstate(over="ignore", invalid="ignore"):
+            block = _finish(output, hidden @ rows.T, slice(start, stop))
         # From the same product as the cut, so that rounding cannot part them.
         inside = slice(*np.searchsorted(ids, [start, stop]))
         logits[:, order[inside]] = block[:, ids[inside] - start]

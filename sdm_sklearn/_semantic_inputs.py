@@ -8,7 +8,11 @@ import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
 
-from sdm_sklearn._semantic_embeddings import read_from_hidden, thin_head
+from sdm_sklearn._semantic_embeddings import (
+    read_from_hidden,
+    refuse_outside_ids,
+    thin_head,
+)
 
 # A server's mark for "not among the listed": -100, -9999 and -inf all mean it, and a
 # real log-probability never gets there.
@@ -331,11 +335,11 @@ def check_lists(rows):
                 f"Row {number} of X must be a dict of token to log-probability. Got "
                 f"{type(row).__name__} instead; read_top_logprobs reads API records."
             )
-        keys = [k for k in row if not isinstance(k, str | Integral)]
-        if keys:
-            raise ValueError(
-                f"Row {number} of X has the key {keys[0]!r}: a token is an id or text."
-            )
+        for key in row:
+            if not isinstance(key, str | Integral) or isinstance(key, bool):
+                raise ValueError(
+                    f"Row {number} of X has the key {key!r}: a token is an id or text."
+                )
         values = np.array([_logprob(v) for v in row.values()], dtype=float)
         if np.isnan(values).any():
             raise ValueError(f"Row {number} of X holds NaN.")
@@ -350,6 +354,14 @@ def check_lists(rows):
                 f"probabilities (values from {UNLISTED:g} down mean 'not listed')."
             )
     return rows
+
+
+def check_listed_ids(rows, n_tokens):
+    """Raise if a list holds an id that is not in a vocabulary of `n_tokens`."""
+    if n_tokens is None:  # only the labels are known
+        return
+    ids = {key for row in rows for key in row if not isinstance(key, str)}
+    refuse_outside_ids(np.array(sorted(ids), dtype=np.int64), n_tokens, "X")
 
 
 def _logprob(value):

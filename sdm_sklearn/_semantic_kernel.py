@@ -42,9 +42,9 @@ class Kernel:
             votes = logits[:, columns] + log_weight
             top = votes.max(axis=1)
             top[np.isneginf(top)] = 0.0
-            votes -= top[:, None]
-            np.exp(votes, out=votes)
-            with np.errstate(divide="ignore"):
+            with np.errstate(divide="ignore", over="ignore"):
+                votes -= top[:, None]
+                np.exp(votes, out=votes)
                 scores[:, label] = np.log(votes.sum(axis=1)) + top
         return scores
 

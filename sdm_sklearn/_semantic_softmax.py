@@ -39,6 +39,7 @@ from sdm_sklearn._semantic_embeddings import (
     similarities,
 )
 from sdm_sklearn._semantic_inputs import (
+    check_listed_ids,
     check_lists,
     check_values,
     count_tokens,
@@ -358,17 +359,17 @@ class SemanticSoftmaxCalibrator(
         self.temperature_ = 1.0
         if prior is not None or codes is not None:
             scores, voteless = self._scores(X)
-            log_proba = np.maximum(log_softmax(scores, axis=1), LOG_FLOOR)
+            log_proba = np.maximum(_log_softmax(scores), LOG_FLOOR)
         if prior is not None:
             self.prior_bias_ = match_prior(log_proba, prior)
         if scaling is not None:
             moved = log_proba + self.prior_bias_
-            moved = log_softmax(moved, axis=1)
+            moved = _log_softmax(moved)
             self.temperature_, self.bias_ = fit_scaling(moved, codes, scaling == "bcts")
         self._evidence = None
         self.threshold_ = alpha
         if codes is not None:
-            proba = softmax(self._adjust(scores), axis=1)
+            proba = _softmax(self._adjust(scores))
             kept = self._gate(X, voteless)
             correct = proba.argmax(axis=1) == codes
             self._evidence = proba.max(axis=1)[kept], correct[kept]
@@ -390,7 +391,7 @@ class SemanticSoftmaxCalibrator(
         proba : ndarray of shape (n_samples, n_classes), dtype=float64
             Rows sum to 1; no probability is exactly 0.
         """
-        proba = softmax(self._adjusted_scores(X)[0], axis=1)
+        proba = _softmax(self._adjusted_scores(X))
         return np.maximum(proba, _SMALLEST, out=proba)
 
     def predict_log_proba(self, X):
@@ -406,7 +407,7 @@ class SemanticSoftmaxCalibrator(
         log_proba : ndarray of shape (n_samples, n_classes), dtype=float64
             Finite.
         """
-        log_proba = log_softmax(self._adjusted_scores(X)[0], axis=1)
+        log_proba = _log_softmax(self._adjusted_scores(X))
         return np.maximum(log_proba, np.log(_SMALLEST), out=log_proba)
 
     def predict(self, X):
@@ -475,7 +476,7 @@ class SemanticSoftmaxCalibrator(
         columns = np.concatenate([np.r_[voter] for voter, _ in voter_of])
         log_weight = np.concatenate([log_weight for _, log_weight in voter_of])
         labels = np.repeat(self.classes_, [len(w) for _, w in voter_of]).tolist()
-        names = token_names(self._kernel.token_ids, self._texts)[columns].tolist()
+        names = self._token_names[columns].tolist()
         voters = []
         for part in self._read(self._check_rows(X, reset=False)):
             votes = part.kept()[:, columns] + log_weight
@@ -505,7 +506,7 @@ class SemanticSoftmaxCalibrator(
                 threshold = certified_threshold(*self._evidence, alpha)
         X = self._check_rows(X, reset=False)
         scores, voteless = self._scores(X)
-        proba = softmax(self._adjust(scores), axis=1)
+        proba = _softmax(self._adjust(scores))
         accepted = proba.max(axis=1) >= threshold - _SLACK
         return proba.argmax(axis=1), accepted & self._gate(X, voteless)
 
@@ -522,8 +523,11 @@ class SemanticSoftmaxCalibrator(
         output = as_output_embeddings(self.output_embeddings)
         texts = None if self.vocabulary is None else read_vocabulary(self.vocabulary)
         n_tokens = count_tokens(X, self.input, output, texts)
+        if self.input == "topk":
+            check_listed_ids(X, n_tokens)
         if n_tokens is not None:
-            refuse_outside_ids(np.concatenate(label_ids), n_tokens, "label_token_ids")
+            n_words = n_tokens if texts is None else len(texts)
+            refuse_outside_ids(np.concatenate(label_ids), n_words, "label_token_ids")
             if self.top_k is not None and self.top_k > n_tokens:
                 raise ValueError(
                     f"top_k={self.top_k} is above the vocabulary size {n_tokens}: pass "
@@ -534,7 +538,8 @@ class SemanticSoftmaxCalibrator(
             n_texts = None if texts is None else len(texts)
             alike = similarities(output, self.geometry, label_ids, n_texts)
         kernel = build_kernel(label_ids, alike, self.similarity_threshold, self.vote)
-        self._kernel, self._texts = kernel, texts
+        self._kernel, self._n_tokens = kernel, n_tokens
+        self._token_names = token_names(kernel.token_ids, texts)
         self._column_of = columns_by_key(kernel, texts)
         self.required_token_ids_ = np.sort(kernel.token_ids)
         self.neighbors_ = {
@@ -549,6 +554,8 @@ class SemanticSoftmaxCalibrator(
     def _check_rows(self, X, reset):
         if self.input == "topk":
             rows = check_lists(X)
+            if not reset:
+                check_listed_ids(rows, self._n_tokens)
             if self.vocabulary is None and any(
                 isinstance(key, str) for row in rows for key in row
             ):
@@ -628,26 +635,27 @@ class SemanticSoftmaxCalibrator(
 
     def _adjusted_scores(self, X):
         check_is_fitted(self)
-        scores, voteless = self._scores(self._check_rows(X, reset=False))
-        return self._adjust(scores), voteless
+        return self._adjust(self._scores(self._check_rows(X, reset=False))[0])
 
     def _adjust(self, scores):
         if self._identity:
             return scores
-        log_proba = np.maximum(log_softmax(scores, axis=1), LOG_FLOOR)
-        moved = log_softmax(log_proba + self.prior_bias_, axis=1)
+        log_proba = np.maximum(_log_softmax(scores), LOG_FLOOR)
+        moved = _log_softmax(log_proba + self.prior_bias_)
         return moved / self.temperature_ + self.bias_
 
-    # The matrix is large and shared: clones, copies and prints leave it alone.
+    # Matrix and vocabulary are large and shared: clones and copies leave them alone.
     def __sklearn_clone__(self):
         bare = copy.copy(self)
-        bare.output_embeddings = None
+        bare.output_embeddings = bare.vocabulary = None
         clone = super(SemanticSoftmaxCalibrator, bare).__sklearn_clone__()
         clone.output_embeddings = self.output_embeddings
+        clone.vocabulary = self.vocabulary
         return clone
 
     def __deepcopy__(self, memo):
-        memo[id(self.output_embeddings)] = self.output_embeddings
+        for shared in (self.output_embeddings, self.vocabulary):
+            memo[id(shared)] = shared
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
@@ -668,3 +676,14 @@ class SemanticSoftmaxCalibrator(
         tags.classifier_tags.multi_class = len(self.label_token_ids) > 2
         tags.classifier_tags.poor_score = True
         return tags
+
+
+# Differences of huge logits overflow to -inf, which is the right answer.
+def _softmax(scores):
+    with np.errstate(over="ignore"):
+        return softmax(scores, axis=1)
+
+
+def _log_softmax(scores):
+    with np.errstate(over="ignore"):
+        return log_softmax(scores, axis=1)

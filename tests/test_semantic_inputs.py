@@ -296,6 +296,7 @@ BAD_ROWS = {
     "no list": ("topk", {0: -1.0}, "needs a list of dicts"),
     "empty list": ("topk", [], "0 sample"),
     "row is no dict": ("topk", [[0.1, 0.2]], "Row 0 of X must be a dict.*read_top_log"),
+    "bool key": ("topk", [{True: -1.0}], "Row 0 of X has the key True"),
     "odd key": ("topk", [{0.5: -1.0}], "Row 0 of X has the key 0.5"),
     "odd value": ("topk", [{0: "-1"}], "must be a number.*'-1'"),
     "NaN in a list": ("topk", [{0: -1.0}, {0: np.nan}], "Row 1 of X holds NaN"),
@@ -341,6 +342,27 @@ def test_hidden_states_with_nan_and_without_embeddings():
 def test_shapes_that_do_not_match_are_named(X, params, message):
     with pytest.raises(ValueError, match=message):
         fit(X, E=np.eye(8)[:, :4] + 0.1, **params)
+
+
+def test_listed_ids_outside_the_vocabulary_are_named():
+    with pytest.raises(ValueError, match=r"X holds the token id\(s\) \[-1, 9\], .* 8"):
+        fit([{0: -1.0, 9: -2.0, -1: -3.0}], E=np.eye(8), input="topk")
+    cal = fit([{0: -1.0}], E=np.eye(8), input="topk")
+    with pytest.raises(ValueError, match=r"X holds the token id\(s\) \[8\]"):
+        cal.predict([{8: -1.0}])
+
+
+def test_huge_values_do_not_break():
+    logits = np.array([[1e308, -1e308, 0.0], [1e308, 1e308, 0.0]])
+    cal = fit(logits, E=np.eye(3), input="logits", prior="uniform")
+    np.testing.assert_allclose(cal.predict_proba(logits)[1].sum(), 1)
+    cal = fit(logits, E=np.eye(3), input="logits")
+    np.testing.assert_allclose(
+        cal.predict_proba(logits), [[1, 0], [0.5, 0.5]], atol=1e-300
+    )
+    for top_k in (None, 2):
+        with pytest.raises(ValueError, match="logits overflow"):
+            fit(logits * 1.7, E=10 * np.eye(3), top_k=top_k).predict(logits * 1.7)
 
 
 def test_vocabulary_longer_than_the_columns_is_named():
