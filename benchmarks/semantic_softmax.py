@@ -244,31 +244,31 @@ def logistic_loss(H, y, few, test):
 
 
 def grid(folder):
-    output, _, vocabulary = load_model(folder)
+    output, matrix, vocabulary = load_model(folder)
+    runs = [
+        ("published rule", "raw", (0.75, 0.8, 0.85), (50, 100, 300, 600, 1000)),
+        ("default kernel", "whitened", (0.1, 0.2, 0.3, 0.4), (50, 1000, None)),
+        ("centred kernel", "centered", (0.2, 0.4, 0.6), (50, 1000, None)),
+    ]
     for prompt in PROMPTS:
         H, _, y, tokens = load_prompt(folder, prompt, vocabulary)
-        print(f"\n{prompt}: ECE / NLL / AUROC, zero-shot")
-        runs = [
-            ("published rule", "raw", (0.75, 0.8, 0.85), (50, 100, 300, 600, 1000)),
-            ("default kernel", "whitened", (0.1, 0.2, 0.3, 0.4), (50, 1000, None)),
-            ("centred kernel", "centered", (0.2, 0.4, 0.6), (50, 1000, None)),
-        ]
+        logits = H @ matrix.T
+        print(f"\n{prompt}: ECE, NLL and AUROC, zero-shot")
         for name, geometry, thresholds, sizes in runs:
             print(f"{name:20s}" + "".join(f"{t:>24.2f}" for t in thresholds))
+            make = SemanticSoftmaxCalibrator
+            make = make.published if geometry == "raw" else make
             for top_k in sizes:
                 line = f"{f'K={top_k}':>20s}"
                 for threshold in thresholds:
-                    cal = SemanticSoftmaxCalibrator.published(tokens, output)
-                    if geometry != "raw":
-                        cal = SemanticSoftmaxCalibrator(tokens, output)
-                    cal.set_params(
-                        geometry=geometry, similarity_threshold=threshold, top_k=top_k
-                    )
-                    values = measure(y, cal.fit(H).predict_proba(H))
+                    cal = make(tokens, output, input="logits", top_k=top_k)
+                    cal.set_params(geometry=geometry, similarity_threshold=threshold)
+                    values = measure(y, cal.fit(logits).predict_proba(logits))
                     line += f"{values[0]:10.3f} {values[3]:6.3f} {values[4]:6.3f}"
                 print(line)
-        published = SemanticSoftmaxCalibrator.published(tokens, output).fit(H)
-        zeros = (published.predict_log_proba(H) < -700).any(axis=1).mean()
+        published = SemanticSoftmaxCalibrator.published(tokens, output, input="logits")
+        log_proba = published.fit(logits).predict_log_proba(logits)
+        zeros = (log_proba < -700).any(axis=1).mean()
         print(f"rows in which K=50 leaves a label without vote: {zeros:.2f}")
     print("\nPublished ECE by K and threshold")
     print(PUBLISHED_GRID)

@@ -34,12 +34,9 @@ def check_prior(prior, classes, in_order):
             f"would be ambiguous (classes_ is {classes.tolist()!r}): pass a dict of "
             "class to share."
         )
-    shares = np.asarray(prior, dtype=np.float64)
-    if (
-        shares.shape != classes.shape
-        or not (shares > 0).all()
-        or abs(shares.sum() - 1) > 1e-6
-    ):
+    shares = np.asarray(prior)
+    good = shares.dtype.kind in "fiu" and shares.shape == classes.shape
+    if not good or not (shares > 0).all() or abs(shares.sum() - 1) > 1e-6:
         raise ValueError(
             f"prior must hold {len(classes)} positive shares that sum to 1, one for "
             f"each class. Got {shares.tolist()!r} instead."

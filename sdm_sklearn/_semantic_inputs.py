@@ -70,7 +70,7 @@ def read_top_logprobs(records):
     Raises
     ------
     ValueError
-        If an entry has no `token` or no `logprob`.
+        If an entry has no `token` or no `logprob`, or a record is no list.
 
     Examples
     --------
@@ -81,6 +81,11 @@ def read_top_logprobs(records):
     """
     rows = []
     for number, record in enumerate(records):
+        if not isinstance(record, list | tuple):
+            raise ValueError(
+                f"Record {number} must be a list of entries with token and logprob. "
+                f"Got {record!r} instead."
+            )
         row: dict[str, float] = {}
         for entry in record:
             try:

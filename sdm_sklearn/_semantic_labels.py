@@ -1,5 +1,6 @@
 """Labels as tokens: single-token forms of words, token texts, class names."""
 
+import reprlib
 from collections import Counter
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -36,7 +37,8 @@ def find_label_tokens(labels, vocabulary):
     Raises
     ------
     ValueError
-        If a label has no single-token form, or two labels share a token.
+        If a label has no single-token form, or two labels share a token, or a word is
+        no string.
 
     Examples
     --------
@@ -44,6 +46,10 @@ def find_label_tokens(labels, vocabulary):
     >>> find_label_tokens(["joy", "fear"], ["Ġjoy", "Joy", "Ġof", "Ġfear", "ear"])
     {'joy': [0, 1], 'fear': [3]}
     """
+    if isinstance(labels, str) or not labels:
+        raise ValueError(
+            f"labels must be a list or dict of words. Got {labels!r} instead."
+        )
     words = labels if isinstance(labels, Mapping) else {word: word for word in labels}
     ids_of: dict[str, list[int]] = {}
     for token_id, text in enumerate(read_vocabulary(vocabulary)):
@@ -51,7 +57,7 @@ def find_label_tokens(labels, vocabulary):
 
     found = {}
     for name, forms in words.items():
-        forms = [forms] if isinstance(forms, str) else list(forms)
+        forms = list(forms) if isinstance(forms, list | tuple) else [forms]
         texts = {form for word in forms for form in _surface_forms(word)}
         found[name] = sorted(i for text in texts for i in ids_of.get(text, ()))
     missing = [name for name, ids in found.items() if not ids]
@@ -66,7 +72,7 @@ def find_label_tokens(labels, vocabulary):
 
 
 def _surface_forms(word):
-    bare = word.strip()
+    bare = word.strip() if isinstance(word, str) else ""
     if not bare:
         raise ValueError(f"A label needs a word. Got {word!r} instead.")
     cases = (bare, bare.lower(), bare.capitalize(), bare.upper())
@@ -100,18 +106,19 @@ def read_vocabulary(vocabulary):
     """
     if hasattr(vocabulary, "get_vocab"):
         vocabulary = vocabulary.get_vocab()
+    texts = []
     if isinstance(vocabulary, Mapping):
-        texts = [""] * (max(vocabulary.values(), default=-1) + 1)
-        for text, token_id in vocabulary.items():
-            texts[token_id] = text
-    else:
+        if all(isinstance(i, int | np.integer) and i >= 0 for i in vocabulary.values()):
+            texts = [""] * (max(vocabulary.values(), default=-1) + 1)
+            for text, token_id in vocabulary.items():
+                texts[token_id] = text
+    elif not isinstance(vocabulary, str) and hasattr(vocabulary, "__iter__"):
         texts = list(vocabulary)
-    odd = [text for text in texts if not isinstance(text, str)]
-    if odd or not texts:
+    if not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(
             "vocabulary must hold the text of every token, as a list of str, a dict "
             "of token to id or a tokenizer with get_vocab. Got "
-            f"{repr(odd[0]) if odd else 'nothing'} instead."
+            f"{reprlib.repr(vocabulary)} instead."
         )
     marks = Counter(t[:1] for t in texts)
     mark = max(_WORD_MARKS, key=lambda m: marks[m])
@@ -152,6 +159,12 @@ def resolve_labels(label_token_ids, classes):
     given_sorted : bool
         Whether the labels were given in the order of `classes`.
     """
+    for name, value in (("label_token_ids", label_token_ids), ("classes", classes)):
+        if isinstance(value, set | frozenset):
+            raise ValueError(
+                f"{name} must have an order, which a set has not: pass a list or, for "
+                "label_token_ids, a dict of class to token ids."
+            )
     if isinstance(label_token_ids, Mapping):
         if classes is not None:
             raise ValueError(

@@ -673,7 +673,10 @@ class SemanticSoftmaxCalibrator(
         tags.input_tags.two_d_array = self.input != "topk"
         tags.input_tags.dict = self.input == "topk"
         tags.target_tags.required = False
-        tags.classifier_tags.multi_class = len(self.label_token_ids) > 2
+        # Parameters are checked by fit: here they may be anything.
+        labels = self.label_token_ids
+        binary = hasattr(labels, "__len__") and len(labels) == 2
+        tags.classifier_tags.multi_class = not binary
         tags.classifier_tags.poor_score = True
         return tags
 

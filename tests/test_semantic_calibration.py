@@ -69,6 +69,8 @@ def test_prior_forms_agree_and_undo_a_label_bias(prior):
         ([0, 1, 2], [0.5, 0.5, 0.0], "positive shares"),
         ([0, 1, 2], [0.5, 0.5, 0.5], "sum to 1"),
         ([0, 1, 2], [0.5, 0.5, np.nan], "positive shares"),
+        ([0, 1, 2], ["a", "b", "c"], r"Got \['a', 'b', 'c'\]"),
+        ([0, 1, 2], [[0.2, 0.3, 0.5]], "3 positive shares"),
         ([0, 1, 2], {0: 0.5, 1: 0.5}, r"each of the classes \[0, 1, 2\]"),
         ({"b": 0, "a": 1}, [0.5, 0.5], "ambiguous .*'a', 'b'.* pass a dict"),
     ],

@@ -232,6 +232,8 @@ def test_openai_records_with_repeated_texts():
 def test_records_without_token_and_logprob_are_named(record):
     with pytest.raises(ValueError, match=r"Record 0 holds .* no token and logprob"):
         read_top_logprobs([record])
+    with pytest.raises(ValueError, match=r"Record 1 must be a list .* Got 'abc'"):
+        read_top_logprobs([[], "abc"])
 
 
 def test_vllm_style_rows_of_objects():

@@ -42,7 +42,9 @@ def test_read_vocabulary_decodes_bytes_and_keeps_added_tokens():
     assert read_vocabulary({"a": 2, "b": 0}) == ["b", "", "a"]
 
 
-@pytest.mark.parametrize("vocabulary", [[], {}, ["a", None], [1, 2]])
+@pytest.mark.parametrize(
+    "vocabulary", [[], {}, ["a", None], [1, 2], "abc", 5, {"a": "b"}, {"a": -1}]
+)
 def test_a_vocabulary_must_be_texts(vocabulary):
     with pytest.raises(ValueError, match="vocabulary must hold the text"):
         read_vocabulary(vocabulary)
@@ -61,9 +63,16 @@ def test_labels_that_share_a_token_are_named():
         SemanticSoftmaxCalibrator([3, [2, 3]], input="logits").fit(np.zeros((1, 5)))
 
 
-def test_a_blank_label_is_refused():
-    with pytest.raises(ValueError, match=r"A label needs a word\. Got ' '"):
-        find_label_tokens([" "], PLAIN)
+@pytest.mark.parametrize("word", [" ", "", 1, None])
+def test_a_label_without_a_word_is_refused(word):
+    with pytest.raises(ValueError, match=rf"A label needs a word\. Got {word!r}"):
+        find_label_tokens([word], PLAIN)
+
+
+@pytest.mark.parametrize("labels", ["joy", [], {}])
+def test_labels_are_several_words(labels):
+    with pytest.raises(ValueError, match="labels must be a list or dict of words"):
+        find_label_tokens(labels, PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +109,8 @@ def test_classes_are_sorted_with_their_ids(labels, classes, expected, columns):
         ([0, True], None, "Got True for the label 1"),
         ([0, ["joy"]], None, r"Got \['joy'\] for the label 1"),
         ([0, None], None, "Got None for the label 1"),
+        ({0, 1}, None, "label_token_ids must have an order"),
+        ([0, 1], {"a", "b"}, "classes must have an order"),
         ([0, 1], ["a"], "classes names 1 labels, but label_token_ids has 2"),
         ({"a": 0, "b": 1}, ["a", "b"], "pass one of the two"),
         ([0, 1], ["a", "a"], r"must differ. Got \['a', 'a'\]"),
@@ -157,3 +168,12 @@ def test_labels_may_come_as_a_pandas_series():
     cal = SemanticSoftmaxCalibrator({"a": 0, "b": 1}, input="logits", alpha=0.6)
     cal.fit(np.tile([[1.0, 0.0], [0.0, 1.0]], (20, 1)), y)
     assert cal.predict([[1.0, 0.0]]) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "multi_class"), [([0, 1], False), ([0, 1, 2], True)]
+)
+def test_tags_tell_the_number_of_labels(labels, multi_class):
+    tags = SemanticSoftmaxCalibrator(labels).__sklearn_tags__()
+    assert tags.classifier_tags.multi_class == multi_class
+    assert SemanticSoftmaxCalibrator(5).__sklearn_tags__().classifier_tags.multi_class
