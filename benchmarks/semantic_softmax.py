@@ -269,7 +269,7 @@ def grid(folder):
         published = SemanticSoftmaxCalibrator.published(tokens, output, input="logits")
         log_proba = published.fit(logits).predict_log_proba(logits)
         zeros = (log_proba < -700).any(axis=1).mean()
-        print(f"rows in which K=50 leaves a label without vote: {zeros:.2f}")
+        print(f"rows in which K=50 hears some labels and not others: {zeros:.2f}")
     print("\nPublished ECE by K and threshold")
     print(PUBLISHED_GRID)
 
