@@ -26,7 +26,7 @@ $(BIN)/.dev: $(BIN)/.core
 	touch $@
 
 demo: $(BIN)/.core  ## Fit on the bundled intents, print the table, write demo.png
-	$(BIN)/python examples/plot_demo.py
+	$(BIN)/python benchmarks/demo.py --figure demo.png
 
 test: $(BIN)/.test  ## Default tests and doctests with coverage
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term

@@ -3,16 +3,17 @@
 For each set a table of texts (parquet or CSV) is embedded with a model of yours and
 written to one compressed npz file without pickled objects::
 
-    python benchmarks/build_datasets.py intents clinc150.parquet --model MODEL --out DIR
-    python benchmarks/build_datasets.py true_false factcheck.parquet --model MODEL --out DIR
+    python benchmarks/build_datasets.py intents TABLE --model MODEL --out DIR
+    python benchmarks/build_datasets.py true_false TABLE --model MODEL --out DIR
 
-MODEL is a name or folder that transformers can load: an encoder such as all-MiniLM-L6-v2
-for the intents, a causal language model such as SmolLM2-135M-Instruct for the statements.
-If the embeddings exist already, pass `--embeddings FILE.npz` instead: its array X has one
-row per table row, or per row named by its array `row`.
+MODEL is a name or folder that transformers can load: an encoder such as
+all-MiniLM-L6-v2 for the intents, a causal language model such as SmolLM2-135M-Instruct
+for the statements. If the embeddings exist already, pass `--embeddings FILE.npz`
+instead: its array X has one row per table row, or per row named by its array `row`.
 
-Columns read. intents: text, label_name, domain, split ("oos_test" marks the out-of-scope
-queries kept). true_false: text, label, split ("test" marks the test statements).
+Columns read. intents: text, label_name, domain, split ("oos_test" marks the
+out-of-scope queries kept). true_false: text, label, split ("test" marks the test
+statements).
 """
 
 import argparse
@@ -23,16 +24,20 @@ import numpy as np
 DOMAIN = "banking"
 N_FIT_STATEMENTS = 500
 STATEMENT_PROMPT = (
-    "Here is a statement that may contain errors. <statement> {text} </statement> Is the "
-    "statement true? Answer Yes if the statement is true. Answer No if the statement is "
-    "false. Start your response with Yes or No."
+    "Here is a statement that may contain errors. <statement> {text} </statement> "
+    "Is the statement true? Answer Yes if the statement is true. Answer No if the "
+    "statement is false. Start your response with Yes or No."
 )
 
 
 def read_table(path):
     import pandas
 
-    return pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
+    return (
+        pandas.read_parquet(path)
+        if path.suffix == ".parquet"
+        else pandas.read_csv(path)
+    )
 
 
 def sentence_embeddings(texts, model_name, batch_size=64):
@@ -87,7 +92,9 @@ def rows_of(table, arguments):
     texts = table["text"].to_numpy()
     if arguments.set == "intents":
         return lambda rows: sentence_embeddings(texts[rows], arguments.model)
-    return lambda rows: prompt_embeddings(texts[rows], arguments.model, STATEMENT_PROMPT)
+    return lambda rows: prompt_embeddings(
+        texts[rows], arguments.model, STATEMENT_PROMPT
+    )
 
 
 def block(texts):
@@ -97,7 +104,9 @@ def block(texts):
 def build_intents(table, embed):
     rows = np.flatnonzero(table["domain"] == DOMAIN)
     ood = np.flatnonzero(table["split"] == "oos_test")
-    names, target = np.unique(table["label_name"].iloc[rows].to_numpy(str), return_inverse=True)
+    names, target = np.unique(
+        table["label_name"].iloc[rows].to_numpy(str), return_inverse=True
+    )
     return {
         "data": embed(rows).astype(np.float16),
         "target": target.astype(np.uint8),

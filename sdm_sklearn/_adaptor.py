@@ -107,12 +107,12 @@ def train_adaptor(
             )
             for shape, bound in _layer_shapes(X.shape[1], n_filters, n_classes)
         ]
-        optimizer = torch.optim.Adam(parameters, lr=learning_rate)
+        step = _adam(torch, parameters, learning_rate)
         weight = None if class_weight is None else class_weight.astype(np.float32)
         similarity = np.full(len(train), SOFTMAX_SIMILARITY)
         distance = np.full(len(train), SOFTMAX_DISTANCE)
         history: list[dict] = []
-        best, best_rank, best_epoch = None, (True, np.inf), 0
+        best_rank, best_epoch = (True, np.inf), 0
         for epoch in range(1, max_epochs + 1):
             total = 0.0
             for batch in _batches(random.permutation(len(train)), batch_size):
@@ -129,9 +129,7 @@ def train_adaptor(
                     distance[batch],
                     class_weight=weight,
                 )
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                step(torch.autograd.grad(loss, parameters))
                 total += float(loss.detach()) * len(batch)
 
             adaptor = Adaptor(center, scale, *map(_to_numpy, parameters))
@@ -155,7 +153,7 @@ def train_adaptor(
             }
             history.append(record)
             rank = (not signals.complete, calibration_loss)
-            if best is None or rank < best_rank:
+            if epoch == 1 or rank < best_rank:
                 best, best_rank, best_epoch = adaptor, rank, epoch
             if on_epoch is not None and on_epoch(record, adaptor):
                 break
@@ -213,6 +211,29 @@ def balanced_loss(logits, y, similarity, distance, n_classes):
     totals = np.bincount(y, weights=losses, minlength=n_classes)
     present = counts > 0
     return float((totals[present] / counts[present]).mean())
+
+
+def _adam(torch, parameters, learning_rate, betas=(0.9, 0.999), epsilon=1e-8):
+    """Return a function that takes gradients and moves the parameters, as Adam does.
+
+    `torch.optim` would import torch's compiler on first use, which doubles the start of
+    every fresh worker process.
+    """
+    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    count = 0
+
+    def step(gradients):
+        nonlocal count
+        count += 1
+        scale = learning_rate / (1 - betas[0] ** count)
+        with torch.no_grad():
+            for p, m, v, g in zip(parameters, first, second, gradients, strict=True):
+                m.lerp_(g, 1 - betas[0])
+                v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+                root = (v / (1 - betas[1] ** count)).sqrt_().add_(epsilon)
+                p.addcdiv_(m, root, value=-scale)
+
+    return step
 
 
 def _layer_shapes(n_features, n_filters, n_classes):

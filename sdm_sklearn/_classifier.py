@@ -3,6 +3,7 @@
 import sys
 import warnings
 from numbers import Integral, Real
+from types import FrameType
 
 import numpy as np
 from sklearn.base import (
@@ -31,6 +32,7 @@ from sdm_sklearn._selective import (
     resolve_reject_label,
 )
 from sdm_sklearn._splits import check_split, stratified_halves
+from sdm_sklearn._validation import check_finite, check_labels
 from sdm_sklearn.activation import log_sdm_activation
 
 _DTYPES = [np.float64, np.float32, np.float16]
@@ -62,11 +64,11 @@ class SDMClassifier(
         Accuracy to reach in each class among the accepted rows, strictly between 1/2
         and 1. It is not an error rate: for 5 % errors pass 0.95.
 
-    n_filters : int, default=256
+    n_filters : int, default=64
         Number M of filters, the length of the exemplar vectors. More filters accept
         more rows and take longer.
 
-    n_restarts : int, default=1
+    n_restarts : int, default=3
         Number J of random halves, each with its own initial weights; the one with the
         lowest class-balanced calibration loss is kept. With `cv` given it is the
         number of initialisations for each of its splits.
@@ -91,10 +93,10 @@ class SDMClassifier(
     learning_rate : float, default=0.01
         Step size of Adam.
 
-    batch_size : int, default=500
+    batch_size : int, default=100
         Number of rows in a mini-batch.
 
-    standardize : {"global", "feature"} or False, default="global"
+    standardize : {"global", "feature"} or False, default="feature"
         Subtract the mean and divide by the standard deviation of the training half:
         one pair for all features, one for each feature, or not at all.
 
@@ -139,7 +141,7 @@ class SDMClassifier(
     n_features_in_ : int
         Number of features seen during `fit`.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during `fit`, if `X` has string feature names.
 
     support_indices_ : ndarray of shape (n_support,)
@@ -233,15 +235,15 @@ class SDMClassifier(
         self,
         alpha=0.95,
         *,
-        n_filters=256,
-        n_restarts=1,
+        n_filters=64,
+        n_restarts=3,
         calibration_size=0.5,
         cv=None,
         max_epochs=200,
         patience=10,
         learning_rate=0.01,
-        batch_size=500,
-        standardize="global",
+        batch_size=100,
+        standardize="feature",
         neighbors="auto",
         max_similarity=None,
         class_weight=None,
@@ -317,8 +319,8 @@ class SDMClassifier(
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"y holds one class only, {classes[0]!r}: a classifier needs at least "
-                "2 classes."
+                f"y holds one class only, {classes.tolist()[0]!r}: a classifier needs "
+                "at least 2 classes."
             )
         reject_label = resolve_reject_label(self.reject_label, classes)
         random_state = check_random_state(self.random_state)
@@ -454,23 +456,24 @@ class SDMClassifier(
         -------
         signals : Bunch of ndarray, or DataFrame
             A DataFrame after ``set_output(transform="pandas")`` or ``"polars"``, with
-            one column for each class where an array has several. The entries:
+            one column for each class where an array has several. The entries, of shape
+            (n_samples,) if not stated otherwise:
 
-            prediction : predicted class
-            logits : z', of shape (n_samples, n_classes)
-            similarity : q
-            nearest_distance : L2 distance to the nearest exemplar
-            nearest_index : that exemplar, as in `support_indices_`
-            distance : d
-            probability : SDM output of the prediction
-            rescaled_similarity : q'
-            accepted : whether :meth:`predict_selective` answers
-            is_ood : whether q = 0, out of distribution
-            effective_sample_size : of shape (n_samples, n_classes), the number of
-                calibration rows of each class with a smaller q'
-            lower_distance, upper_distance : the band of d
-            lower_probability, lower_rescaled_similarity, lower_accepted : the same
-                signals at `lower_distance`
+            - `prediction`: the predicted class;
+            - `logits`: z', of shape (n_samples, n_classes);
+            - `similarity`: q;
+            - `nearest_distance`: L2 distance to the nearest exemplar;
+            - `nearest_index`: that exemplar, as in `support_indices_`;
+            - `distance`: d;
+            - `probability`: SDM output of the prediction;
+            - `rescaled_similarity`: q';
+            - `accepted`: whether :meth:`predict_selective` answers;
+            - `is_ood`: whether q = 0;
+            - `effective_sample_size`: number of calibration rows of each class with a
+              smaller q', of shape (n_samples, n_classes);
+            - `lower_distance`, `upper_distance`: the band of d;
+            - `lower_probability`, `lower_rescaled_similarity`, `lower_accepted`: the
+              same signals at `lower_distance`.
 
         Raises
         ------
@@ -564,7 +567,9 @@ class SDMClassifier(
         if X is None:
             own = np.arange(available)
             available -= 1
-        if not (isinstance(n_neighbors, Integral) and 1 <= n_neighbors <= available):
+        if not (
+            isinstance(n_neighbors, Integral) and 0 < int(n_neighbors) <= available
+        ):
             raise ValueError(
                 f"n_neighbors must be an int between 1 and {available}, the number of "
                 f"exemplars to choose from. Got {n_neighbors!r} instead."
@@ -668,28 +673,21 @@ class SDMClassifier(
 
     def _validate(self, X, y="no_validation", reset=True):
         """Check X, and y if given, keeping the dtype of X if it is a float."""
-        try:
-            checked = validate_data(
-                self, X, y, dtype=_DTYPES, reset=reset, ensure_min_samples=1 + reset
-            )
-        except ValueError as error:
-            if getattr(X, "dtype", None) == np.float16 and "infinity" in str(error):
-                raise ValueError(
-                    f"{error} float16 overflows beyond 65504: cache these embeddings "
-                    "as float32."
-                ) from error
-            raise
-        if isinstance(y, str):
-            return checked
-        X, y = checked
-        check_classification_targets(y)
-        if y.dtype == object and any(not isinstance(label, str) for label in y):
-            odd = next(label for label in y if not isinstance(label, str))
-            raise ValueError(
-                f"y must hold labels of one kind, none of them missing. Got {odd!r} "
-                "in an object array: drop such rows, or convert all labels to strings."
-            )
-        return X, y
+        if not isinstance(y, str):
+            check_labels(y)
+        checked = validate_data(
+            self,
+            X,
+            y,
+            dtype=_DTYPES,
+            reset=reset,
+            ensure_min_samples=1 + reset,
+            ensure_all_finite=False,
+        )
+        check_finite(checked if isinstance(y, str) else checked[0], type(self).__name__)
+        if not isinstance(y, str):
+            check_classification_targets(checked[1])
+        return checked
 
     def _split(self, X, y, codes, classes, random_state):
         """Return the (training, calibration) rows of every restart, checked."""
@@ -703,11 +701,14 @@ class SDMClassifier(
             splits = [
                 split for split in splitter.split(X, y) for _ in range(self.n_restarts)
             ]
-        return [check_split(*split, codes, classes) for split in splits]
+        return [
+            check_split(train, calibration, codes, classes)
+            for train, calibration in splits
+        ]
 
     def _build_model(self, adaptor, X, codes, split, n_classes):
         return SDMModel.from_training(
-            adaptor, X, codes, *split, n_classes, self.max_similarity
+            adaptor, X, codes, split, n_classes, self.max_similarity
         )
 
     def _region_attributes(self, models, alpha):
@@ -723,9 +724,7 @@ class SDMClassifier(
     def _warn_without_region(self, alpha):
         if np.isfinite(self.q_min_):
             return
-        counts = np.bincount(
-            self._model.calibration[2], minlength=len(self.classes_)
-        )
+        counts = np.bincount(self._model.calibration[2], minlength=len(self.classes_))
         needed = smallest_sample(alpha)
         short = [
             f"{label!r} has {count}"
@@ -847,7 +846,8 @@ def _train_restart(estimator, X, codes, split, seed, attributes, restart, contex
 
 def _stack_level():
     """Return the stack level of the first caller outside this package."""
-    frame, level = sys._getframe(1), 1
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
         ("sdm_sklearn.", "sklearn.")
     ):

@@ -50,7 +50,7 @@ class Adaptor(NamedTuple):
         n_filters, n_features = self.filters.shape
         axes = self.filters
         if n_filters > n_features:
-            axes = np.linalg.qr(self.filters, mode="r")
+            axes = np.linalg.qr(self.filters).R
         matrix = np.vstack([axes, self.weights @ self.filters])
         logit_bias = self.weights @ self.filter_bias + self.bias
         offset = np.concatenate([np.zeros(len(axes)), logit_bias])
@@ -67,7 +67,8 @@ class Adaptor(NamedTuple):
         for start in range(0, n_rows, _CHUNK_ROWS):
             part = slice(start, min(start + _CHUNK_ROWS, n_rows))
             chunk = X[part] if rows is None else X[rows[part]]
-            padded = np.zeros((-(-len(chunk) // _ROW_MULTIPLE) * _ROW_MULTIPLE, X.shape[1]))
+            n_padded = -(-len(chunk) // _ROW_MULTIPLE) * _ROW_MULTIPLE
+            padded = np.zeros((n_padded, X.shape[1]))
             padded[: len(chunk)] = standardize(chunk, self.center, self.scale)
             out[part] = (padded @ transposed)[: len(chunk)]
         out += offset

@@ -14,6 +14,9 @@ from sdm_sklearn._region import (
 )
 from sdm_sklearn.activation import sdm_activation
 
+# Squares and differences of smaller values are finite.
+_TOO_LARGE = 1e150
+
 
 class SDMModel:
     """Signals of new rows from one trained adaptor and its two halves.
@@ -40,7 +43,8 @@ class SDMModel:
         self.calibration = calibration
         self.n_classes = n_classes
         self.max_similarity = max_similarity
-        self.neighbors = ExactNeighbors(*support, n_classes)
+        coordinates, labels, predictions = support
+        self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
         self._calibrate()
 
     def _calibrate(self):
@@ -59,10 +63,9 @@ class SDMModel:
         self.true_probability = probability[rows, y]
 
     @classmethod
-    def from_training(
-        cls, adaptor, X, y, train, calibration, n_classes, max_similarity
-    ):
+    def from_training(cls, adaptor, X, y, split, n_classes, max_similarity):
         """Build the model of a trained adaptor from its two halves of X and y."""
+        train, calibration = split
         coordinates, logits = adaptor.project(X, train)
         support = (coordinates, y[train], logits.argmax(axis=1))
         held_out = (*adaptor.project(X, calibration), y[calibration])
@@ -111,10 +114,12 @@ class SDMModel:
         """
         with np.errstate(over="ignore", invalid="ignore"):
             coordinates, logits = self.adaptor.project(X)
-        if not (np.isfinite(coordinates).all() and np.isfinite(logits).all()):
+        largest = max(np.abs(coordinates).max(), np.abs(logits).max())
+        if not largest < _TOO_LARGE:
             raise ValueError(
-                "X contains values too large for float64 arithmetic: the logits of some "
-                "rows overflow. Scale the embeddings as in fit, or drop these rows."
+                f"X contains values too large for float64 arithmetic: {largest:.3g} in "
+                "exemplar vectors or logits, whose squares overflow. Scale the "
+                "embeddings as in fit, or drop these rows."
             )
         return coordinates, logits
 

@@ -1,4 +1,4 @@
-"""Exact search among the training exemplars: Similarity q, nearest distance, neighbours.
+"""Exact search among training exemplars: Similarity q, nearest distance, neighbours.
 
 The Similarity needs no sorted neighbour list. Call a training point a *breaker* for
 class c unless both its label and its prediction are c, and let r be the distance from a
@@ -186,7 +186,9 @@ class ExactNeighbors:
                 inner[rows] <= maybe[rows, None]
             )
             row, column = _nonzero(window)
-            nearer = self._direct(queries[rows], row, column + first) < radius[rows][row]
+            nearer = (
+                self._direct(queries[rows], row, column + first) < radius[rows][row]
+            )
             similarity[rows] += np.bincount(row[nearer], minlength=len(rows))
         return similarity, nearest, index, undecided
 

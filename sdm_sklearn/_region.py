@@ -61,7 +61,8 @@ def quantile_index(n_samples, alpha):
     index = np.asarray(np.floor(product), dtype=np.int64)
     # Only next to an integer can rounding have crossed it; there, count in integers.
     near = np.abs(product - np.rint(product)) < 1e-6
-    index[near] = [int(n) * miss.numerator // miss.denominator for n in n_plus_one[near]]
+    exact = [int(n) * miss.numerator // miss.denominator for n in n_plus_one[near]]
+    index[near] = exact
     return index
 
 
@@ -125,9 +126,7 @@ def find_region(rescaled_similarity, true_probability, y, n_classes, alpha):
     for code in range(n_classes):
         members = (y == code) & (rescaled_similarity > 0)
         order = np.argsort(rescaled_similarity[members])
-        steps, first = np.unique(
-            rescaled_similarity[members][order], return_index=True
-        )
+        steps, first = np.unique(rescaled_similarity[members][order], return_index=True)
         low = true_probability[members][order] < alpha
         # Points at or above each step, and behind the last step none.
         n_above = np.append(len(order) - first, 0)

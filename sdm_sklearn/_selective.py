@@ -1,6 +1,7 @@
 """Selective prediction: labels where a row is accepted, a reject label elsewhere."""
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.frozen import FrozenEstimator
@@ -21,6 +22,12 @@ class SelectiveClassifierMixin:
     checked float or None for the fitted one. Where one measurement of `X` serves
     several values of alpha, it overrides `_decide_at`, too.
     """
+
+    classes_: np.ndarray
+    reject_label_: Any
+
+    def _decide(self, X, alpha) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
 
     def predict_selective(self, X, *, alpha=None, return_mask=False):
         """Predict labels, and the reject label where the answer is not reliable.
@@ -118,12 +125,15 @@ def predict_selective(estimator, X, *, alpha=None, return_mask=False):
 
 
 def unwrap(estimator, X):
-    """Return the selective classifier inside `estimator` and `X` as it sees it."""
+    """Return the selective classifier inside `estimator` and `X` as it sees it.
+
+    `X=None` asks for the classifier alone: nothing is transformed.
+    """
     outer = estimator
     while not hasattr(estimator, "predict_selective"):
         if isinstance(estimator, Pipeline):
             check_is_fitted(estimator)
-            if len(estimator) > 1:
+            if len(estimator) > 1 and X is not None:
                 X = estimator[:-1].transform(X)
             estimator = estimator[-1]
         elif isinstance(estimator, FrozenEstimator):
@@ -149,10 +159,12 @@ def unwrap(estimator, X):
 
 def check_alpha(alpha):
     """Return `alpha` as a float, or say why it is not an accuracy above 1/2."""
-    if isinstance(alpha, Real) and not isinstance(alpha, bool) and 0.5 < alpha < 1:
-        return float(alpha)
+    is_number = isinstance(alpha, Real) and not isinstance(alpha, bool)
+    value = float(alpha) if is_number else np.nan
+    if 0.5 < value < 1:
+        return value
     message = f"alpha must be an accuracy with 1/2 < alpha < 1. Got {alpha!r} instead."
-    if isinstance(alpha, Real) and 0 < alpha <= 0.5:
+    if 0 < value <= 0.5:
         message += (
             " alpha is not an error rate: for 5 % errors pass alpha=0.95. At or below "
             "1/2 more than one class could reach its threshold."

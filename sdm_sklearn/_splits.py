@@ -61,9 +61,9 @@ def check_split(train, calibration, y, classes):
     n_repeated = len(rows) - len(np.unique(rows))
     if n_repeated:
         raise ValueError(
-            f"cv puts {n_repeated} rows twice into the training and calibration halves: "
-            "a row must stand in at most one half, and once, for the calibration to be "
-            "honest."
+            f"cv puts {n_repeated} rows twice into the training and calibration "
+            "halves: a row must stand in at most one half, and once, for the "
+            "calibration to be honest."
         )
     totals = np.bincount(y, minlength=len(classes))
     for half, name, least in (

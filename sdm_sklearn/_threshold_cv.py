@@ -12,8 +12,9 @@ from sklearn.base import (
     _fit_context,
     clone,
 )
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import check_cv
-from sklearn.utils import Bunch, get_tags, indexable
+from sklearn.utils import assert_all_finite, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metadata_routing import (
     MetadataRouter,
@@ -21,15 +22,14 @@ from sklearn.utils.metadata_routing import (
     _raise_for_params,
     process_routing,
 )
-from sklearn.utils.metaestimators import _safe_split, available_if
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
-    _check_method_params,
     check_is_fitted,
     column_or_1d,
 )
 
+from ._cross_fit import cross_fit, most_probable
 from ._region import NoRegionWarning
 from ._selective import (
     SelectiveClassifierMixin,
@@ -88,7 +88,7 @@ class SelectiveThresholdCV(
     Parameters
     ----------
     estimator : estimator
-        A classifier with `predict_proba`, or a selective classifier.
+        A classifier with `predict_proba`, selective itself or not.
 
     alpha : float, default=0.95
         Accuracy to keep among the accepted rows, strictly between 1/2 and 1. A
@@ -194,10 +194,7 @@ class SelectiveThresholdCV(
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "estimator": [
-            HasMethods(["fit", "predict_proba"]),
-            HasMethods(["fit", "predict_selective"]),
-        ],
+        "estimator": [HasMethods(["fit", "predict_proba"])],
         "alpha": "no_validation",  # check_alpha explains what is wrong with it
         "alphas": ["array-like", None],
         "condition": [StrOptions(set(CONDITIONS))],
@@ -265,6 +262,7 @@ class SelectiveThresholdCV(
         alpha, alphas = check_alpha(self.alpha), self._check_alphas()
         X, y = indexable(X, y)
         y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) == 0:
@@ -275,13 +273,27 @@ class SelectiveThresholdCV(
                 "be told apart. At least 2 classes are needed."
             )
         self.reject_label_ = resolve_reject_label(self.reject_label, self.classes_)
+        for name in ("estimator_", "thresholds_"):
+            if hasattr(self, name):
+                delattr(self, name)  # of an earlier fit with other parameters
         routed = process_routing(self, "fit", **params)
-        held_out = self._cross_fit(X, y, codes, alphas, routed)
-        self._judge(held_out, alphas)
+        splits = check_cv(self.cv, y=y, classifier=True).split(
+            X, y, **routed.splitter.split
+        )
+        held_out = cross_fit(
+            self.estimator,
+            X,
+            y,
+            list(splits),
+            alphas,
+            routed.estimator.fit,
+            self.n_jobs,
+        )
+        self._judge(held_out, codes, alphas)
         self.best_alpha_ = self.recommend_alpha(alpha)
         if np.isnan(self.best_alpha_):
             self._warn_unattainable(alpha)
-        if not self._is_selective:
+        if not self._accepts_itself:
             self.thresholds_ = self._thresholds_at(self.best_alpha_)
         if self.refit:
             self.estimator_ = clone(self.estimator).fit(X, y, **routed.estimator.fit)
@@ -313,7 +325,7 @@ class SelectiveThresholdCV(
         return recommend(self.cv_results_, self._deciding_column(), target)
 
     def predict(self, X):
-        """Predict labels; never rejects.
+        """Predict labels as the estimator does; never rejects.
 
         Parameters
         ----------
@@ -325,7 +337,7 @@ class SelectiveThresholdCV(
         labels : ndarray of shape (n_samples,)
             The predicted classes.
         """
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         return self.estimator_.predict(X)
 
     @available_if(_inner_has("predict_proba"))
@@ -342,7 +354,7 @@ class SelectiveThresholdCV(
         probabilities : ndarray of shape (n_samples, n_classes)
             In the order of `classes_`.
         """
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         return self.estimator_.predict_proba(X)
 
     @available_if(_inner_has("decision_function"))
@@ -359,15 +371,14 @@ class SelectiveThresholdCV(
         decisions : ndarray of shape (n_samples,) or (n_samples, n_classes)
             As the estimator returns them.
         """
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         return self.estimator_.decision_function(X)
 
     def _decide(self, X, alpha):
-        check_is_fitted(self, "estimator_")
+        self._check_refitted()
         chosen = self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
-        if not self._is_selective:
-            probability = np.asarray(self.estimator_.predict_proba(X))
-            codes, confidence = probability.argmax(axis=1), probability.max(axis=1)
+        if not self._accepts_itself:
+            codes, confidence = most_probable(self.estimator_, X)
             return codes, confidence >= self._thresholds_at(chosen)[codes]
         classifier, inner_X = unwrap(self.estimator_, X)
         # Where no alpha keeps the accuracy any one serves to predict, none to accept.
@@ -403,75 +414,42 @@ class SelectiveThresholdCV(
         tags.classifier_tags = inner.classifier_tags
         return tags
 
+    def _check_refitted(self):
+        check_is_fitted(self, "cv_results_")
+        if not hasattr(self, "estimator_"):
+            raise NotFittedError(
+                "This SelectiveThresholdCV was fitted with refit=False and holds no "
+                "estimator to predict with: pass refit=True."
+            )
+
     def _check_alphas(self):
         """Return the grid, sorted and without duplicates."""
         if self.alphas is None:
             return np.unique([*DEFAULT_ALPHAS, check_alpha(self.alpha)])
-        alphas = np.unique(self.alphas)
+        alphas = np.asarray(self.alphas)
         if alphas.ndim != 1 or len(alphas) == 0:
-            raise ValueError("alphas must hold at least one accuracy.")
-        return np.array([check_alpha(value) for value in alphas.tolist()])
-
-    def _cross_fit(self, X, y, codes, alphas, routed):
-        """Return out-of-fold predictions and what decides about them."""
-        cv = check_cv(self.cv, y=y, classifier=True)
-        splits = list(cv.split(X, y, **routed.splitter.split))
-        tested = np.concatenate([np.arange(len(y))[test] for _, test in splits])
-        if len(np.unique(tested)) < len(tested):
             raise ValueError(
-                f"cv={self.cv!r} holds rows out more than once, which would count them "
-                "twice in the table: pass a splitter whose test sets are disjoint, "
-                "such as StratifiedKFold."
+                "alphas must be a 1-D array of at least one accuracy. Got the shape "
+                f"{alphas.shape}."
             )
-        parts = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_and_judge)(
-                clone(self.estimator),
-                X,
-                y,
-                train,
-                test,
-                self.classes_,
-                alphas,
-                routed.estimator.fit,
-            )
-            for train, test in splits
-        )
-        self._is_selective = parts[0].accepted is not None
-        if not self._is_selective and len(splits) < 2:
-            raise ValueError(
-                f"cv={self.cv!r} makes one split: thresholds for a classifier that is "
-                "not selective itself are judged on other folds than they are chosen "
-                "on, so that at least 2 are needed."
-            )
-        sizes = [len(part.codes) for part in parts]
-        return Bunch(
-            y=codes[tested],
-            codes=np.concatenate([part.codes for part in parts]),
-            fold=np.repeat(np.arange(len(parts)), sizes),
-            **{
-                name: None
-                if parts[0][name] is None
-                else np.concatenate([part[name] for part in parts], axis=-1)
-                for name in ("confidence", "accepted")
-            },
-        )
+        return np.unique([check_alpha(value) for value in alphas.tolist()])
 
-    def _judge(self, held_out, alphas):
+    def _judge(self, held_out, codes, alphas):
         """Fill the table; keep what sets the thresholds at any alpha."""
-        n_classes = len(self.classes_)
-        if not self._is_selective:
-            hits = held_out.y == held_out.codes
-            self._held_out = (held_out.codes, held_out.confidence, hits)
-            held_out.accepted = cross_fitted_masks(
+        y, n_classes = codes[held_out.rows], len(self.classes_)
+        self._accepts_itself = held_out.accepted is not None
+        accepted = held_out.accepted
+        if not self._accepts_itself:
+            self._held_out = (
+                held_out.codes,
+                held_out.confidence,
+                held_out.codes == y,
+            )
+            accepted = cross_fitted_masks(
                 *self._held_out, held_out.fold, n_classes, alphas
             )
         self.cv_results_ = tabulate(
-            alphas,
-            held_out.y,
-            held_out.codes,
-            held_out.accepted,
-            n_classes,
-            self.confidence_level,
+            alphas, y, held_out.codes, accepted, n_classes, self.confidence_level
         )
 
     def _thresholds_at(self, alpha):
@@ -497,24 +475,5 @@ class SelectiveThresholdCV(
             "cv_results_; lower alpha, extend the grid alphas, choose a milder "
             "condition or criterion, or give more rows per class.",
             NoRegionWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-
-
-def _fit_and_judge(estimator, X, y, train, test, classes, alphas, fit_params):
-    """Fit on one fold and predict the rows that it leaves out."""
-    X_train, y_train = _safe_split(estimator, X, y, train)
-    X_test, _ = _safe_split(estimator, X, y, test, train)
-    estimator.fit(X_train, y_train, **_check_method_params(X, fit_params, train))
-    known = np.searchsorted(classes, estimator.classes_)
-    try:
-        classifier, inner_X = unwrap(estimator, X_test)
-    except TypeError:
-        probability = np.asarray(estimator.predict_proba(X_test))
-        return Bunch(
-            codes=known[probability.argmax(axis=1)],
-            confidence=probability.max(axis=1),
-            accepted=None,
-        )
-    codes, accepted = classifier._decide_at(inner_X, alphas)
-    return Bunch(codes=known[codes], confidence=None, accepted=accepted)

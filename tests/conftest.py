@@ -32,7 +32,9 @@ def fitted():
 
     X, codes = make_blobs(450, n_classes=3, separation=5.0)
     y = np.array(["zebra", "ant", "mole"])[codes]
-    clf = SDMClassifier(alpha=0.9, n_filters=16, max_epochs=30, random_state=0)
+    clf = SDMClassifier(
+        alpha=0.9, n_filters=16, n_restarts=1, max_epochs=30, random_state=0
+    )
     clf.fit(X[:300], y[:300])
     far = np.random.RandomState(1).randn(20, X.shape[1]) * 1e4
     return clf, X, y, far

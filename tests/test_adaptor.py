@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sdm_sklearn._adaptor import (
     SOFTMAX_DISTANCE,
     SOFTMAX_SIMILARITY,
+    _adam,
     balanced_loss,
     measure_signals,
     train_adaptor,
@@ -79,7 +80,26 @@ def test_epoch_1_is_softmax_training():
     for before, after in zip(start, result.adaptor[2:], strict=True):
         step = before.detach().numpy() - after
         large = np.abs(before.grad.numpy()) > 1e-5
-        assert_allclose(step[large], 1e-2 * np.sign(before.grad.numpy()[large]), rtol=0.01)
+        assert_allclose(
+            step[large], 1e-2 * np.sign(before.grad.numpy()[large]), rtol=0.01
+        )
+
+
+def test_adam_is_that_of_torch():
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = (
+        [torch.ones(3, 2, requires_grad=True), torch.ones(4, requires_grad=True)]
+        for _ in range(2)
+    )
+    step, optimizer = _adam(torch, ours, 0.01), torch.optim.Adam(theirs, lr=0.01)
+    for _ in range(20):
+        gradients = [torch.randn(p.shape, generator=generator) for p in ours]
+        step(gradients)
+        for p, g in zip(theirs, gradients, strict=True):
+            p.grad = g
+        optimizer.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert_allclose(a.detach(), b.detach(), rtol=1e-5)
 
 
 def test_signals_by_definition():
@@ -97,7 +117,9 @@ def test_signals_by_definition():
             distance = np.linalg.norm(hidden[:40] - hidden[offset + i], axis=1)
             order = [j for j in np.argsort(distance) if j != i or offset]
             q = 0
-            while q < len(order) and codes[order[q]] == y[order[q]] == codes[offset + i]:
+            while (
+                q < len(order) and codes[order[q]] == y[order[q]] == codes[offset + i]
+            ):
                 q += 1
             assert measured[i] == q
     assert signals.complete

@@ -11,9 +11,13 @@ from sdm_sklearn import SDMClassifier
 @pytest.mark.filterwarnings("ignore::sdm_sklearn._region.NoRegionWarning")
 @parametrize_with_checks(
     [
-        SDMClassifier(max_epochs=20, random_state=0),
+        SDMClassifier(n_restarts=1, max_epochs=20, random_state=0),
         SDMClassifier(
-            max_epochs=20, n_restarts=2, ensemble=True, conservative=True, random_state=0
+            max_epochs=20,
+            n_restarts=2,
+            ensemble=True,
+            conservative=True,
+            random_state=0,
         ),
     ]
 )

@@ -57,8 +57,9 @@ def test_import_changes_no_global_state():
         "import sklearn.callback, sklearn.frozen, sklearn.model_selection\n"
         "def state():\n"
         "    return (dict(os.environ), list(warnings.filters), random.getstate(),\n"
-        "            np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(),\n"
-        "            torch.get_default_dtype(), torch.get_num_threads(), np.geterr(),\n"
+        "            np.random.get_state()[1].tolist(),\n"
+        "            torch.get_rng_state().tolist(), torch.get_default_dtype(),\n"
+        "            torch.get_num_threads(), np.geterr(),\n"
         "            torch.is_grad_enabled(), len(logging.root.handlers))\n"
         "before = state()\n"
         "import sdm_sklearn; sdm_sklearn.SDMClassifier\n"
@@ -71,5 +72,7 @@ def test_public_names():
     for name in sdm_sklearn.__all__:
         assert getattr(sdm_sklearn, name) is not None
         assert name in dir(sdm_sklearn)
-    with pytest.raises(AttributeError, match="'sdm_sklearn' has no attribute 'nothing'"):
+    with pytest.raises(
+        AttributeError, match="'sdm_sklearn' has no attribute 'nothing'"
+    ):
         sdm_sklearn.nothing  # noqa: B018 (the access itself is the test)

@@ -70,7 +70,9 @@ def test_standardization_does_not_overflow_or_cancel(mode):
     assert_allclose(center, 30000, rtol=0.01)
     assert_allclose(scale, 1000, rtol=0.05)
     shifted = fit_standardization(X + 1e8, np.arange(5000), mode)[1]
-    assert_allclose(shifted, fit_standardization(X, np.arange(5000), mode)[1], rtol=1e-6)
+    assert_allclose(
+        shifted, fit_standardization(X, np.arange(5000), mode)[1], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("mode", ["global", "feature", False])

@@ -175,7 +175,9 @@ def test_pickle_holds_the_points_once_and_answers_the_same():
     assert len(data) < support.nbytes * 1.2
     queries, codes = random.randn(9, 16), np.zeros(9, int)
     again = pickle.loads(data)
-    for a, b in zip(again.query(queries, codes), index.query(queries, codes), strict=True):
+    for a, b in zip(
+        again.query(queries, codes), index.query(queries, codes), strict=True
+    ):
         assert_array_equal(a, b)
 
 

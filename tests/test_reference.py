@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sdm_sklearn._model import SDMModel
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
+from sdm_sklearn._model import SDMModel
 from sdm_sklearn.activation import sdm_activation
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "golden").glob("*.npz"))
@@ -62,7 +62,9 @@ def test_training_points(golden, model):
     assert_allclose(nearest, golden["train_nearest_distance"], rtol=1e-9)
     assert (index != np.arange(len(support))).all()
     ecdf = fit_class_ecdf(nearest, labels, similarity, model.n_classes)
-    assert_allclose(evaluate_distance(nearest, ecdf), golden["train_distance"], atol=1e-10)
+    assert_allclose(
+        evaluate_distance(nearest, ecdf), golden["train_distance"], atol=1e-10
+    )
 
 
 def test_calibration_points_and_region(golden, model):
@@ -85,7 +87,7 @@ def test_calibration_points_and_region(golden, model):
 def test_new_points(golden, model):
     alpha = float(golden["alpha"])
     X = np.hstack([golden["test"], golden["test_logits"]])
-    signals = model.signals(X, model.find_region(alpha), alpha)
+    signals = model.signals(model.measure(X), model.find_region(alpha), alpha)
     rows, prediction = np.arange(len(X)), signals.prediction
     assert_array_equal(prediction, golden["test_logits"].argmax(axis=1))
     assert_array_equal(signals.similarity, golden["similarity"])

@@ -81,7 +81,9 @@ def calibration(draw):
     y = random.randint(n_classes, size=n)
     # Few distinct values make ties; some q' are 0; high outputs make regions common.
     rescaled = random.randint(0, draw(st.integers(1, 30)) + 1, size=n) / 2
-    probability = 1 - random.rand(n) ** draw(st.integers(1, 4)) * random.randint(0, 2, n)
+    probability = 1 - random.rand(n) ** draw(st.integers(1, 4)) * random.randint(
+        0, 2, n
+    )
     return rescaled, np.round(probability, 2), y, n_classes
 
 
@@ -134,7 +136,9 @@ def test_membership_by_hand():
 
 def test_no_region_accepts_nothing():
     region = Region(np.inf, np.full(2, np.inf))
-    assert not in_region(*[np.array([1e9])] * 2, np.ones(1), np.array([0]), region).any()
+    assert not in_region(
+        *[np.array([1e9])] * 2, np.ones(1), np.array([0]), region
+    ).any()
 
 
 def test_effective_sample_size_by_hand():

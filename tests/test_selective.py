@@ -133,7 +133,9 @@ def nested(X, y):
         make_pipeline(Sure()).fit(X, y),
         search.fit(X, y),
         FrozenEstimator(make_pipeline(StandardScaler(), Sure()).fit(X, y)),
-        make_pipeline(StandardScaler(), GridSearchCV(Sure(), {"alpha": [0.9]})).fit(X, y),
+        make_pipeline(StandardScaler(), GridSearchCV(Sure(), {"alpha": [0.9]})).fit(
+            X, y
+        ),
     ]
 
 
@@ -153,7 +155,9 @@ def test_other_classifiers_are_named(wrap, blobs):
     estimator = wrap(LogisticRegression().fit(X, y))
     if isinstance(estimator, Pipeline):
         estimator.fit(X, y)
-    with pytest.raises(TypeError, match="LogisticRegression.* has no predict_selective"):
+    with pytest.raises(
+        TypeError, match="LogisticRegression.* has no predict_selective"
+    ):
         predict_selective(estimator, X)
 
 

@@ -43,7 +43,11 @@ def test_masks_and_lists_become_rows():
     [
         ([0, 1, 2, 3], [3, 4, 5], "cv puts 1 rows twice"),
         ([0, 1, 2, 3, 3], [4, 5], "cv puts 1 rows twice"),
-        ([0, 1, 2], [3, 4, 5], r"Class 'rare' has 1 of its 3 rows in the training half"),
+        (
+            [0, 1, 2],
+            [3, 4, 5],
+            r"Class 'rare' has 1 of its 3 rows in the training half",
+        ),
         ([0, 1, 2, 3, 5], [4], r"'rare' has 0 of its 3 rows in the calibration half"),
     ],
 )

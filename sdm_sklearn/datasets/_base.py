@@ -73,7 +73,7 @@ def load_intents(*, return_X_y=False, as_frame=False):
     >>> intents.data.shape, intents.ood_data.shape
     ((2250, 384), (1000, 384))
     >>> print(intents.target[0], "|", intents.texts[0])
-    freeze_account | i need you to put a stop on my bank account
+    transfer | i need $20000 transferred from my savings to my checking
     """
     return _load("intents", return_X_y, as_frame)
 

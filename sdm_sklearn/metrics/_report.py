@@ -1,11 +1,12 @@
 """The table that shows what is accepted and how right it is."""
 
+import warnings
 from numbers import Integral
 
 import numpy as np
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils._param_validation import Interval, validate_params
 
-from ._checks import undefined
 from ._rows import accepted_rows, accuracy_by, choose_labels, marginal_share, smallest
 
 
@@ -123,9 +124,9 @@ def selective_classification_report(
     by_prediction = accuracy_by(rows.pred_codes, rows, wanted)
     accuracy = marginal_share(rows, rows.hits)
     if np.isnan(accuracy):
-        undefined(
+        warnings.warn(
             "Every accuracy in the report is undefined: no row is accepted.",
-            np.nan,
+            UndefinedMetricWarning,
             stacklevel=3,
         )
     as_count = float if sample_weight is not None else int
