@@ -269,6 +269,12 @@ def grid(folder):
         published = SemanticSoftmaxCalibrator.published(tokens, output, input="logits")
         log_proba = published.fit(logits).predict_log_proba(logits)
         zeros = (log_proba < -700).any(axis=1).mean()
+        single = {name: ids[:1] for name, ids in tokens.items()}
+        for kind, ids in (("one token", single), ("all forms", tokens)):
+            cal = published.set_params(label_token_ids=ids, vocabulary=vocabulary)
+            tables = cal.fit(logits).neighbors_.values()
+            found = [text for table in tables for text in table.tokens]
+            print(f"published rule, labels of {kind}: neighbours {found}")
         print(f"rows in which K=50 hears some labels and not others: {zeros:.2f}")
     print("\nPublished ECE by K and threshold")
     print(PUBLISHED_GRID)

@@ -180,7 +180,7 @@ class SemanticSoftmaxCalibrator(
     n_features_in_ : int
         Number of features seen during `fit`. Not set for `input="topk"`.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during `fit`, where all are strings.
 
     See Also
@@ -195,14 +195,14 @@ class SemanticSoftmaxCalibrator(
     read: from hidden states a product with a thin matrix, never all logits.
     `captured_mass`, `min_captured_mass` and `top_k` need them all.
 
-    The defaults are not the published setting; `published` gives that. From about 50
+    The defaults are not the published setting; `published` gives that. From 50 to 100
     labelled rows on, a logistic regression on the hidden states does better.
 
     References
     ----------
     .. [1] S. Badhe, P. Tiwari and D. Shah, "The Silent Vote: Improving Zero-Shot LLM
        Reliability by Aggregating Semantic Neighborhoods", Section 3, 2026.
-       :arxiv:`2605.09739`
+       arXiv:2605.09739
 
     Examples
     --------
@@ -301,7 +301,7 @@ class SemanticSoftmaxCalibrator(
         References
         ----------
         .. [1] S. Badhe, P. Tiwari and D. Shah, "The Silent Vote", Sections 3 and 4,
-           2026. :arxiv:`2605.09739`
+           2026. arXiv:2605.09739
 
         Examples
         --------
