@@ -207,9 +207,12 @@ def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterato
         Whether to read the normaliser, too.
     """
     if form == "topk":
-        yield _read_lists(X, column_of, len(token_ids), top_k, total)
-        return
-    if form == "hidden":
+
+        def read(block):
+            return _read_lists(block, column_of, len(token_ids), top_k, total)
+
+        width = 2 * len(token_ids)
+    elif form == "hidden":
         read = _hidden_reader(token_ids, output, top_k, total)
         width = max(X.shape[1], 2 * len(token_ids), top_k or 0)
     elif sparse.issparse(X):
@@ -226,7 +229,8 @@ def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterato
         whole = top_k is not None or total
         width = X.shape[1] if whole else 2 * len(token_ids)
     size = max(1, _BLOCK // width)
-    for start in range(0, X.shape[0], size):
+    n_rows = len(X) if form == "topk" else X.shape[0]
+    for start in range(0, n_rows, size):
         yield read(X[start : start + size])
 
 

@@ -152,7 +152,8 @@ class SemanticSoftmaxCalibrator(
 
     neighbors_ : dict of class to Bunch
         Each label's neighbours as arrays `token_ids`, `tokens`, `similarity` and
-        `weight`, the heaviest first. The label's own tokens are left out.
+        `weight`, the heaviest first. The label's own tokens are left out. Without a
+        vocabulary `tokens` are ids, too.
 
     label_similarity_ : ndarray of shape (n_classes, n_classes) or None
         Similarity of the labels' nearest tokens; None without output embeddings.

@@ -81,7 +81,7 @@ def test_blocks_of_tokens_and_rows_agree_with_one_block(monkeypatch):
         SemanticSoftmaxCalibrator([0, 1], E, input=form, top_k=k).fit(
             forms_of(E, H)[form]
         )
-        for form in ("hidden", "logits")
+        for form in ("hidden", "logits", "proba", "topk")
         for k in (None, 5)
     ]
     inputs = [forms_of(E, H)[cal.input] for cal in calibrators]
