@@ -220,7 +220,7 @@ class SemanticSoftmaxCalibrator(
     array([[0.4, 0.6]])
     """
 
-    _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's form
+    _parameter_constraints: dict = {
         "label_token_ids": ["array-like", dict],
         "output_embeddings": "no_validation",
         "classes": ["array-like", None],

@@ -22,7 +22,8 @@ def biased(n=600, L=3, seed=0, shift=(3.0, 0.0, -3.0), temperature=0.5):
     """Logits of a sound posterior, then biased and sharpened; and the labels."""
     rng = np.random.default_rng(seed)
     logits = 1.5 * rng.standard_normal((n, L))
-    y = np.array([rng.choice(L, p=p) for p in softmax(logits, axis=1)])
+    levels = softmax(logits, axis=1).cumsum(axis=1)
+    y = (rng.uniform(size=(n, 1)) > levels[:, :-1]).sum(axis=1)
     return (logits + np.asarray(shift)[:L]) / temperature, y
 
 
