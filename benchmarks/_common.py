@@ -94,11 +94,13 @@ def compare(task, alpha, seed, clf=None):
     """Run every method; return name -> Outcome, and the fitted SDMClassifier.
 
     The softmax is that of a logistic regression on all rows to fit on; its temperature
-    is fitted by 5-fold cross-validation.
+    is fitted by 3-fold cross-validation.
     """
     outcomes = {}
     logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    scaled = CalibratedClassifierCV(logistic, method="temperature", ensemble=False)
+    scaled = CalibratedClassifierCV(
+        logistic, method="temperature", cv=3, ensemble=False
+    )
     for name, model in (("softmax", logistic), ("temperature-scaled", scaled)):
         model.fit(task.X_fit.astype(np.float32), task.y_fit)
         proba = model.predict_proba(task.X_test.astype(np.float32))

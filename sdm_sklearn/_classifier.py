@@ -15,7 +15,7 @@ from sklearn.base import (
 )
 from sklearn.callback import CallbackSupportMixin
 from sklearn.model_selection import check_cv
-from sklearn.utils import check_random_state, compute_class_weight
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets
@@ -23,9 +23,9 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
-from sdm_sklearn._adaptor import train_adaptor
-from sdm_sklearn._model import SDMModel
-from sdm_sklearn._region import NoRegionWarning, smallest_sample
+from sdm_sklearn._model import SDMModel, to_frame
+from sdm_sklearn._region import NoRegionWarning, describe_missing_region
+from sdm_sklearn._restart import train_restart
 from sdm_sklearn._selective import (
     SelectiveClassifierMixin,
     check_alpha,
@@ -197,10 +197,10 @@ class SDMClassifier(
     >>> X, y = make_blobs(600, centers=3, n_features=16, random_state=0)
     >>> clf = SDMClassifier(alpha=0.9, random_state=0).fit(X, y)
     >>> clf.predict_selective([X[0], [1e3] * 16])
-    array([ 0, -1])
+    array([ 2, -1])
     >>> signals = clf.signals([X[0], [1e3] * 16])
     >>> signals.similarity, signals.distance.round(2)
-    (array([100.,   0.]), array([0.5, 0. ]))
+    (array([100., 100.]), array([0.83, 0.  ]))
     """
 
     _parameter_constraints: dict = {
@@ -332,7 +332,7 @@ class SDMClassifier(
             max_subtasks=len(splits), sequential_subtasks=False
         ).call_on_fit_task_begin(estimator=self, X=X, y=y)
         results = Parallel(n_jobs=self.n_jobs)(
-            delayed(_train_restart)(
+            delayed(train_restart)(
                 self, X, codes, split, seed, attributes, restart, context
             )
             for restart, (split, seed) in enumerate(zip(splits, seeds, strict=True))
@@ -487,20 +487,7 @@ class SDMClassifier(
         library = _get_output_config("transform", self)["dense"]
         if library == "default":
             return out
-        columns = {}
-        for name, value in out.items():
-            if value.ndim == 1:
-                columns[name] = value
-            else:
-                for code, label in enumerate(self.classes_):
-                    columns[f"{name}_{label}"] = value[:, code]
-        if library == "polars":
-            import polars
-
-            return polars.DataFrame(columns)
-        import pandas
-
-        return pandas.DataFrame(columns, index=index)
+        return to_frame(out, self.classes_, library, index)
 
     def score_samples(self, X):
         """Score how much each row looks like the training data.
@@ -724,33 +711,8 @@ class SDMClassifier(
     def _warn_without_region(self, alpha):
         if np.isfinite(self.q_min_):
             return
-        counts = np.bincount(self._model.calibration[2], minlength=len(self.classes_))
-        needed = smallest_sample(alpha)
-        short = [
-            f"{label!r} has {count}"
-            for label, count in zip(self.classes_.tolist(), counts, strict=True)
-            if count < needed
-        ]
-        message = (
-            f"No region of the calibration half reaches alpha={alpha:g}: every row "
-            "will be rejected. "
-        )
-        if short:
-            shown = ", ".join(short[:5]) + (", ..." if len(short) > 5 else "")
-            message += (
-                f"Class {shown} calibration rows, and this alpha needs at least "
-                f"{needed} in every class. "
-            )
-        if np.isnan(self.alpha_found_):
-            message += "No alpha above 1/2 is attainable on this data (alpha_found_). "
-        else:
-            message += (
-                f"The largest alpha attainable on this data is {self.alpha_found_:g} "
-                "(alpha_found_). "
-            )
-        message += (
-            "Lower alpha, give more rows to the class that falls short, or merge "
-            "classes that are taken for each other."
+        message = describe_missing_region(
+            alpha, self.alpha_found_, self._model.calibration[2], self.classes_
         )
         warnings.warn(message, NoRegionWarning, stacklevel=_stack_level())
 
@@ -785,63 +747,6 @@ class SDMClassifier(
                 stacklevel=2,
             )
         super().__setstate__(state)
-
-
-def _train_restart(estimator, X, codes, split, seed, attributes, restart, context):
-    """Train one restart in a worker; report its epochs to the callbacks, if any."""
-    on_epoch = None
-    n_classes = len(attributes["classes_"])
-    if hasattr(estimator, "_skl_callbacks"):
-        y = attributes["classes_"][codes]
-        context = context.subcontext(
-            task_name="restart", task_id=restart, max_subtasks=estimator.max_epochs
-        ).call_on_fit_task_begin(estimator=estimator, X=X, y=y)
-
-        def on_epoch(record, adaptor):
-            def fitted():
-                model = estimator._build_model(adaptor, X, codes, split, n_classes)
-                return {
-                    **attributes,
-                    **estimator._region_attributes([model], estimator.alpha),
-                    "support_indices_": split[0],
-                    "calibration_indices_": split[1],
-                    "_models": [model],
-                    "_n_rows": len(X),
-                }
-
-            epoch = context.subcontext(task_name="epoch")
-            epoch.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
-            return epoch.call_on_fit_task_end(
-                estimator=estimator, X=X, y=y, reconstruction_attributes=fitted
-            )
-
-    class_weight = None
-    if estimator.class_weight is not None:
-        class_weight = compute_class_weight(
-            estimator.class_weight,
-            classes=attributes["classes_"],
-            y=attributes["classes_"][codes[split[0]]],
-        )
-    result = train_adaptor(
-        X,
-        codes,
-        *split,
-        n_classes=n_classes,
-        n_filters=estimator.n_filters,
-        max_epochs=estimator.max_epochs,
-        patience=estimator.patience,
-        learning_rate=estimator.learning_rate,
-        batch_size=estimator.batch_size,
-        standardization=estimator.standardize,
-        max_similarity=estimator.max_similarity,
-        class_weight=class_weight,
-        device=estimator.device,
-        seed=seed,
-        on_epoch=on_epoch,
-    )
-    if on_epoch is not None:
-        context.call_on_fit_task_end(estimator=estimator, X=X, y=y)
-    return result
 
 
 def _stack_level():

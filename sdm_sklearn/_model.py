@@ -176,3 +176,37 @@ class SDMModel:
                 region,
             ),
         }
+
+
+def to_frame(signals, classes, library, index):
+    """Return signals as a frame, with a column per class where an array has several.
+
+    Parameters
+    ----------
+    signals : Bunch of ndarray
+        Arrays of shape (n_samples,) or (n_samples, n_classes).
+    classes : ndarray of shape (n_classes,)
+        Class labels, which end the names of such columns.
+    library : {"pandas", "polars"}
+        Whose frame to return.
+    index : Index or None
+        Index of a pandas frame.
+
+    Returns
+    -------
+    frame : DataFrame
+    """
+    columns = {}
+    for name, value in signals.items():
+        if value.ndim == 1:
+            columns[name] = value
+        else:
+            for code, label in enumerate(classes):
+                columns[f"{name}_{label}"] = value[:, code]
+    if library == "polars":
+        import polars
+
+        return polars.DataFrame(columns)
+    import pandas
+
+    return pandas.DataFrame(columns, index=index)

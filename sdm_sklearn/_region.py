@@ -177,6 +177,54 @@ def find_largest_alpha(rescaled_similarity, true_probability, y, n_classes):
     return low / 10000 if low > 5000 else np.nan
 
 
+def describe_missing_region(alpha, alpha_found, y, classes):
+    """Say that there is no region, why as far as is known, and what to do.
+
+    Parameters
+    ----------
+    alpha : float
+        The accuracy that was not reached.
+    alpha_found : float
+        What :func:`find_largest_alpha` returned.
+    y : ndarray of shape (n_calibration,)
+        True class codes.
+    classes : ndarray of shape (n_classes,)
+        Class labels.
+
+    Returns
+    -------
+    message : str
+    """
+    counts = np.bincount(y, minlength=len(classes))
+    needed = smallest_sample(alpha)
+    short = [
+        f"{label!r} has {count}"
+        for label, count in zip(classes.tolist(), counts, strict=True)
+        if count < needed
+    ]
+    message = (
+        f"No region of the calibration half reaches alpha={alpha:g}: every row will be "
+        "rejected. "
+    )
+    if short:
+        shown = ", ".join(short[:5]) + (", ..." if len(short) > 5 else "")
+        message += (
+            f"Class {shown} calibration rows, and this alpha needs at least {needed} "
+            "in every class. "
+        )
+    if np.isnan(alpha_found):
+        message += "No alpha above 1/2 is attainable on this data (alpha_found_). "
+    else:
+        message += (
+            f"The largest alpha attainable on this data is {alpha_found:g} "
+            "(alpha_found_). "
+        )
+    return message + (
+        "Lower alpha, give more rows to the class that falls short, or merge classes "
+        "that are taken for each other."
+    )
+
+
 def in_region(similarity, rescaled_similarity, probability, prediction, region):
     """Tell which points lie in the region (SDM, Eq. 9).
 

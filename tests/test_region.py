@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sdm_sklearn._region import (
     Region,
     class_threshold,
+    describe_missing_region,
     effective_sample_size,
     find_largest_alpha,
     find_region,
@@ -149,3 +150,17 @@ def test_effective_sample_size_by_hand():
         n_classes=3,
     )
     assert_array_equal(sizes, [[0, 0, 0], [1, 0, 0], [2, 1, 0], [2, 1, 0]])
+
+
+def test_message_of_a_missing_region():
+    classes = np.array(["a", "b", "c", "d", "e", "f", "g"])
+    y = np.repeat(np.arange(7), [9, 8, 1, 1, 1, 1, 1])
+    message = describe_missing_region(0.9, 0.75, y, classes)
+    assert "No region of the calibration half reaches alpha=0.9: every row" in message
+    assert "Class 'b' has 8, 'c' has 1, 'd' has 1, 'e' has 1, 'f' has 1, ..." in message
+    assert "this alpha needs at least 9 in every class" in message
+    assert "The largest alpha attainable on this data is 0.75 (alpha_found_)" in message
+    assert "Lower alpha, give more rows" in message
+    message = describe_missing_region(0.6, np.nan, np.repeat([0, 1], 50), classes[:2])
+    assert "calibration rows" not in message
+    assert "No alpha above 1/2 is attainable" in message

@@ -142,8 +142,10 @@ def load_true_false(*, return_X_y=False, as_frame=False):
     --------
     >>> from sdm_sklearn.datasets import load_true_false
     >>> statements = load_true_false()
-    >>> statements.data.shape, statements.target.mean().round(2)
-    ((745, 1152), 0.5)
+    >>> statements.data.shape
+    (745, 1152)
+    >>> print(statements.target[0], "|", statements.texts[0])
+    False | Neptune has the calmest winds in the solar system.
     """
     return _load("true_false", return_X_y, as_frame)
 
