@@ -4,6 +4,7 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import softmax
 
 # Below this a weight is rounding, not similarity.
 _ROUNDING = 1e-12
@@ -155,6 +156,32 @@ def neighbor_table(kernel, label, texts):
         "similarity": kernel.similarity[order, label],
         "weight": weight[order],
     }
+
+
+def largest_votes(kernel, logits, n_voters):
+    """Return each row's largest votes.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    logits : ndarray of shape (n, n_required)
+    n_voters : int
+
+    Returns
+    -------
+    votes : list of list of (place in `kernel.token_ids`, label, share of all votes)
+    """
+    columns = np.concatenate([np.r_[voter] for voter, _ in kernel.voters])
+    log_weight = np.concatenate([weight for _, weight in kernel.voters])
+    label = np.repeat(np.arange(len(kernel.voters)), [len(w) for _, w in kernel.voters])
+    votes = logits[:, columns] + log_weight
+    silent = np.isneginf(votes).all(axis=1, keepdims=True)
+    share = softmax(np.where(silent, 0.0, votes), axis=1) * ~silent
+    order = np.argsort(-share, axis=1, kind="stable")[:, :n_voters]
+    return [
+        [(columns[v], label[v], float(row[v])) for v in best if row[v]]
+        for row, best in zip(share, order, strict=True)
+    ]
 
 
 def token_names(ids, texts):

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 
 import numpy as np
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 _WORD_MARKS = ("Ġ", "▁", " ")
 
@@ -228,10 +231,31 @@ def _token_ids(name, group):
     return np.unique(np.asarray(ids, dtype=np.int64))
 
 
-def encode_labels(y, classes):
-    """Return the index in `classes` of each label, or name the unknown ones."""
+def encode_labels(X, y, classes):
+    """Return the index in `classes` of each label, or name what is wrong with y.
+
+    Parameters
+    ----------
+    X : ndarray, CSR or list of shape (n,)
+    y : array-like of shape (n,)
+    classes : ndarray of shape (n_classes,)
+
+    Returns
+    -------
+    codes : ndarray of shape (n,), int
+    """
+    y = column_or_1d(y, warn=True)
+    check_consistent_length(X, y)
+    assert_all_finite(y, input_name="y")
+    check_classification_targets(y)
+    kind = type_of_target(y)
+    if len(classes) == 2 and kind != "binary":
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is "
+            f"{kind}, but label_token_ids stands for {classes.tolist()!r}."
+        )
     code_of = {name: code for code, name in enumerate(classes.tolist())}
-    labels = np.asarray(y).tolist()
+    labels = y.tolist()
     unknown = sorted({label for label in labels if label not in code_of}, key=str)
     if unknown:
         raise ValueError(

@@ -8,15 +8,9 @@ import numpy as np
 from scipy import sparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
-from sklearn.utils import Bunch, assert_all_finite
+from sklearn.utils import Bunch
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import (
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sdm_sklearn._selective import (
     SelectiveClassifierMixin,
@@ -50,6 +44,7 @@ from sdm_sklearn._semantic_kernel import (
     build_kernel,
     columns_by_key,
     label_similarity,
+    largest_votes,
     neighbor_table,
     token_names,
     warn_weak_kernel,
@@ -351,7 +346,7 @@ class SemanticSoftmaxCalibrator(
         prior = check_prior(self.prior, self.classes_, in_order)
         scaling = choose_scaling(self.calibration, y)
         X = self._check_rows(X, reset=True)
-        codes = None if y is None else self._check_labels(X, y)
+        codes = None if y is None else encode_labels(X, y, self.classes_)
 
         self._build_kernel(X, label_ids)
         self._identity = prior is None and scaling is None
@@ -473,22 +468,13 @@ class SemanticSoftmaxCalibrator(
             raise ValueError(
                 f"n_voters must be an integer of at least 1. Got {n_voters!r} instead."
             )
-        voter_of = self._kernel.voters
-        columns = np.concatenate([np.r_[voter] for voter, _ in voter_of])
-        log_weight = np.concatenate([log_weight for _, log_weight in voter_of])
-        labels = np.repeat(self.classes_, [len(w) for _, w in voter_of]).tolist()
-        names = self._token_names[columns].tolist()
-        voters = []
-        for part in self._read(self._check_rows(X, reset=False)):
-            votes = part.kept()[:, columns] + log_weight
-            silent = np.isneginf(votes).all(axis=1, keepdims=True)
-            share = softmax(np.where(silent, 0.0, votes), axis=1) * ~silent
-            order = np.argsort(-share, axis=1, kind="stable")[:, :n_voters]
-            for row, best in zip(share, order, strict=True):
-                voters.append(
-                    [(names[c], labels[c], float(row[c])) for c in best if row[c]]
-                )
-        return voters
+        kernel, tokens = self._kernel, self._token_names.tolist()
+        classes = self.classes_.tolist()
+        return [
+            [(tokens[t], classes[c], share) for t, c, share in votes]
+            for part in self._read(self._check_rows(X, reset=False))
+            for votes in largest_votes(kernel, part.kept(), n_voters)
+        ]
 
     def _decide(self, X, alpha):
         check_is_fitted(self)
@@ -591,19 +577,6 @@ class SemanticSoftmaxCalibrator(
         if not hidden:
             check_values(X, self.input)
         return X
-
-    def _check_labels(self, X, y):
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
-        kind = type_of_target(y)
-        if len(self.classes_) == 2 and kind != "binary":
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is "
-                f"{kind}, but label_token_ids stands for {self.classes_.tolist()!r}."
-            )
-        return encode_labels(y, self.classes_)
 
     def _read(self, X, total=False):
         output = None
