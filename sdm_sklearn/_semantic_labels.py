@@ -258,9 +258,15 @@ def encode_labels(X, y, classes):
     labels = y.tolist()
     unknown = sorted({label for label in labels if label not in code_of}, key=str)
     if unknown:
-        raise ValueError(
+        message = (
             f"y holds the label(s) {unknown[:10]!r}, which are not among the classes "
             f"{classes.tolist()!r} that label_token_ids stands for: name them with "
             "classes= or with a dict of class to ids."
         )
+        if set(unknown) <= set(range(len(classes))):
+            message += (
+                " cross_val_predict passes codes 0, 1, ... to fit for probabilities: "
+                "for it, name the classes so and encode y yourself."
+            )
+        raise ValueError(message)
     return np.array([code_of[label] for label in labels], dtype=np.intp)

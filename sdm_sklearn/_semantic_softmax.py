@@ -191,6 +191,10 @@ class SemanticSoftmaxCalibrator(
     read: from hidden states a product with a thin matrix, never all logits.
     `captured_mass`, `min_captured_mass` and `top_k` need them all.
 
+    Labels are what `label_token_ids` says, never what y holds. `cross_val_predict`
+    with `method="predict_proba"` replaces y by codes 0, 1, ... first: for it, name the
+    classes so and let y hold all of them.
+
     The defaults are not the published setting; `published` gives that. From 50 to 100
     labelled rows on, a logistic regression on the hidden states does better.
 

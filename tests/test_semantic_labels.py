@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.model_selection import cross_val_predict
 
 from sdm_sklearn import SemanticSoftmaxCalibrator, find_label_tokens
 from sdm_sklearn._semantic_labels import read_vocabulary
@@ -134,6 +135,10 @@ def test_unknown_labels_in_y_are_named():
     with pytest.raises(ValueError, match=r"\[0, 1\], which are not among"):
         cal.fit(X, [0, 1, 0, 1])
     two = SemanticSoftmaxCalibrator([0, 1], input="logits")
+    with pytest.raises(ValueError, match=r"\[1\], .* encode y yourself"):
+        SemanticSoftmaxCalibrator([0, 1, 2], classes=[0, 2, 3], input="logits").fit(
+            X, [0, 1, 2, 3]
+        )
     with pytest.raises(ValueError, match=r"Only binary .* is multiclass, .*0, 1"):
         two.fit(X, [0, 1, 2, 0])
 
@@ -177,3 +182,17 @@ def test_tags_tell_the_number_of_labels(labels, multi_class):
     tags = SemanticSoftmaxCalibrator(labels).__sklearn_tags__()
     assert tags.classifier_tags.multi_class == multi_class
     assert SemanticSoftmaxCalibrator(5).__sklearn_tags__().classifier_tags.multi_class
+
+
+@pytest.mark.filterwarnings("ignore:.*No threshold certifies")
+def test_cross_validated_probabilities_need_coded_classes():
+    X = np.tile([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], (6, 1))
+    codes = np.tile([0, 1, 2], 6)
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits")
+    proba = cross_val_predict(cal, X, codes, method="predict_proba", cv=2)
+    assert (proba.argmax(axis=1) == codes).all()
+    named = SemanticSoftmaxCalibrator({"a": 0, "b": 1, "c": 2}, input="logits")
+    y = np.array(["a", "b", "c"])[codes]
+    assert (cross_val_predict(named, X, y, cv=2) == y).all()
+    with pytest.raises(ValueError, match="cross_val_predict passes codes"):
+        cross_val_predict(named, X, y, method="predict_proba", cv=2)
