@@ -91,8 +91,23 @@ def train_adaptor(
     Returns
     -------
     result : TrainingResult
+
+    Raises
+    ------
+    ValueError
+        If torch does not know the device, or the first epoch leaves weights that are
+        not finite.
     """
     import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device={device!r} is not available to torch ({reason}): pass "
+            "device='cpu', or a device of this machine."
+        ) from error
 
     random = np.random.RandomState(seed)
     center, scale = fit_standardization(X, train, standardization)
@@ -117,7 +132,7 @@ def train_adaptor(
             total = 0.0
             for batch in _batches(random.permutation(len(train)), batch_size):
                 rows = train[batch]
-                inputs = standardize(X[rows], center, scale).astype(np.float32)
+                inputs = _to_float32(standardize(X[rows], center, scale))
                 hidden = torch.nn.functional.linear(
                     torch.as_tensor(inputs, device=device), *parameters[:2]
                 )
@@ -133,6 +148,14 @@ def train_adaptor(
                 total += float(loss.detach()) * len(batch)
 
             adaptor = Adaptor(center, scale, *map(_to_numpy, parameters))
+            if not all(np.isfinite(weights).all() for weights in adaptor):
+                if history:
+                    break  # diverged: what was best before stays
+                raise ValueError(
+                    "Training diverged in its first epoch: learning_rate="
+                    f"{learning_rate:g} is too large for these embeddings. Lower it, "
+                    'or scale them with standardize="feature".'
+                )
             signals, calibration_logits = measure_signals(
                 adaptor, X, y, train, calibration, n_classes, max_similarity
             )
@@ -249,6 +272,12 @@ def _layer_shapes(n_features, n_filters, n_classes):
 
 def _batches(order, batch_size):
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def _to_float32(inputs):
+    # Overflow shows in the weights, with a message of its own.
+    with np.errstate(over="ignore"):
+        return inputs.astype(np.float32)
 
 
 def _to_numpy(parameter):

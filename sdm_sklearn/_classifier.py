@@ -688,6 +688,11 @@ class SDMClassifier(
             splits = [
                 split for split in splitter.split(X, y) for _ in range(self.n_restarts)
             ]
+            if not splits:
+                raise ValueError(
+                    f"cv={self.cv!r} gives no split: pass at least one pair of "
+                    "training and calibration rows."
+                )
         return [
             check_split(train, calibration, codes, classes)
             for train, calibration in splits

@@ -37,6 +37,8 @@ def cross_fit(estimator, X, y, splits, alphas, fit_params, n_jobs):
         (n_held_out,); `accepted` (n_alphas, n_held_out) of a selective classifier, else
         None; `confidence` (n_held_out,) of any other, else None.
     """
+    if not splits:
+        raise ValueError("cv makes no split: at least one is needed.")
     rows = np.concatenate([np.arange(len(y))[test] for _, test in splits])
     if len(np.unique(rows)) < len(rows):
         raise ValueError(
@@ -78,7 +80,7 @@ def _fit_and_predict(estimator, X, y, train, test, classes, alphas, fit_params):
     X_test, _ = _safe_split(estimator, X, y, test, train)
     estimator.fit(X_train, y_train, **_check_method_params(X, fit_params, train))
     known = np.searchsorted(classes, estimator.classes_)
-    if _is_selective(estimator):
+    if is_selective(estimator):
         classifier, inner_X = unwrap(estimator, X_test)
         codes, accepted = classifier._decide_at(inner_X, alphas)
         return Bunch(codes=known[codes], confidence=None, accepted=accepted)
@@ -86,7 +88,7 @@ def _fit_and_predict(estimator, X, y, train, test, classes, alphas, fit_params):
     return Bunch(codes=known[codes], confidence=confidence, accepted=None)
 
 
-def _is_selective(estimator):
+def is_selective(estimator):
     """Tell whether a selective classifier stands at the end of a fitted estimator."""
     try:
         return isinstance(unwrap(estimator, None)[0], SelectiveClassifierMixin)

@@ -1,5 +1,6 @@
 """One restart of a fit: training in a worker, reported to callbacks epoch by epoch."""
 
+import numpy as np
 from sklearn.utils import compute_class_weight
 
 from sdm_sklearn._adaptor import train_adaptor
@@ -64,6 +65,12 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
             classes=attributes["classes_"],
             y=attributes["classes_"][codes[split[0]]],
         )
+        if not (class_weight > 0).all() or not np.isfinite(class_weight).all():
+            raise ValueError(
+                "class_weight must be positive and finite for every class. Got "
+                f"{estimator.class_weight!r}: leave out the rows of a class that is "
+                "not to count."
+            )
     result = train_adaptor(
         X,
         codes,

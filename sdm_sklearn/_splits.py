@@ -49,13 +49,23 @@ def check_split(train, calibration, y, classes):
     Raises
     ------
     ValueError
-        If a row stands twice, or a class has fewer than 2 training rows or no
-        calibration row.
+        If a half is no set of row numbers, a row stands twice, or a class has fewer
+        than 2 training rows or no calibration row.
     """
     halves = []
     for half in (train, calibration):
         half = np.asarray(half)
-        halves.append(np.flatnonzero(half) if half.dtype == bool else half.astype(int))
+        if half.dtype == bool and half.shape == y.shape:
+            half = np.flatnonzero(half)
+        rows_are_known = half.dtype.kind in "iu" and half.ndim == 1
+        if rows_are_known and len(half):
+            rows_are_known = half.min() >= 0 and half.max() < len(y)
+        if not (rows_are_known or half.size == 0):
+            raise ValueError(
+                f"cv must give row numbers from 0 to {len(y) - 1}, or masks of "
+                f"{len(y)} rows. Got {half!r} instead."
+            )
+        halves.append(half.astype(np.intp).ravel())
     train, calibration = halves
     rows = np.concatenate(halves)
     n_repeated = len(rows) - len(np.unique(rows))

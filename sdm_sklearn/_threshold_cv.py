@@ -43,6 +43,7 @@ from ._threshold_rules import (
     recommend,
     tabulate,
 )
+from .metrics._checks import check_classes, check_labels
 
 DEFAULT_ALPHAS = (
     *(0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
@@ -106,8 +107,8 @@ class SelectiveThresholdCV(
     criterion : {"estimate", "lower_bound"}, default="estimate"
         What must reach `alpha`: the worst out-of-fold accuracy, or the lower end of
         its confidence interval. The second is safer and needs more rows: with m
-        accuracies and no error at all, about ``ln(2 m / (1 - confidence_level)) /
-        (1 - alpha)`` accepted rows for each.
+        accuracies and no error at all, ``ln(2 m / (1 - confidence_level)) /
+        -ln(alpha)`` accepted rows for each.
 
     confidence_level : float, default=0.95
         Level of the intervals, strictly between 0 and 1.
@@ -155,10 +156,10 @@ class SelectiveThresholdCV(
         The label of a rejected row.
 
     n_features_in_ : int
-        Number of features seen during :term:`fit`, if the estimator tells.
+        Number of features seen during `fit`, if the estimator tells.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of features seen during :term:`fit`, if the estimator tells.
+        Names of features seen during `fit`, if the estimator tells.
 
     See Also
     --------
@@ -171,6 +172,9 @@ class SelectiveThresholdCV(
     The table counts rows without weights; weights given to `fit` (with metadata
     routing) reach the estimator alone. Choosing the best of a grid favours luck a
     little: with few rows per class use ``criterion="lower_bound"``.
+
+    While it is fitted, a selective estimator may warn that its own `alpha` finds no
+    region. That `alpha` decides nothing here.
 
     References
     ----------
@@ -263,6 +267,8 @@ class SelectiveThresholdCV(
         X, y = indexable(X, y)
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
+        if y.dtype == object:
+            check_classes(check_labels(y, "y"))
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) == 0:
@@ -375,16 +381,25 @@ class SelectiveThresholdCV(
         return self.estimator_.decision_function(X)
 
     def _decide(self, X, alpha):
+        codes, accepted = self._decide_at(X, [alpha])
+        return codes, accepted[0]
+
+    def _decide_at(self, X, alphas):
         self._check_refitted()
-        chosen = self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
+        chosen = np.array([self._choose(alpha) for alpha in alphas])
         if not self._accepts_itself:
             codes, confidence = most_probable(self.estimator_, X)
-            return codes, confidence >= self._thresholds_at(chosen)[codes]
+            thresholds = np.array([self._thresholds_at(alpha) for alpha in chosen])
+            return codes, confidence >= thresholds[:, codes]
         classifier, inner_X = unwrap(self.estimator_, X)
         # Where no alpha keeps the accuracy any one serves to predict, none to accept.
-        alpha = self.cv_results_["alpha"][-1] if np.isnan(chosen) else chosen
-        codes, accepted = classifier._decide(inner_X, alpha)
-        return codes, accepted & ~np.isnan(chosen)
+        kept = ~np.isnan(chosen)
+        asked = np.where(kept, chosen, self.cv_results_["alpha"][-1])
+        codes, accepted = classifier._decide_at(inner_X, asked)
+        return codes, accepted & kept[:, np.newaxis]
+
+    def _choose(self, alpha):
+        return self.best_alpha_ if alpha is None else self.recommend_alpha(alpha)
 
     def get_metadata_routing(self):
         """Get metadata routing of this object.

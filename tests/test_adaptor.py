@@ -176,6 +176,22 @@ def test_patience_stops(blobs):
     assert np.argmin(losses) == len(losses) - 4
 
 
+def test_an_unknown_device_is_named(blobs):
+    message = r"device='nowhere' is not available .* pass device='cpu'"
+    with pytest.raises(ValueError, match=message):
+        train(*blobs, device="nowhere")
+
+
+def test_divergence_is_named_or_ends_training(blobs):
+    X, y = blobs
+    with pytest.raises(ValueError, match="diverged in its first epoch: learning_rate"):
+        train(X * 1e40, y, standardization=False)
+    # One step an epoch: the first leaves huge weights, the second overflows.
+    result = train(X, y, learning_rate=1e20, batch_size=1000, max_epochs=30)
+    assert len(result.history) == 1
+    assert all(np.isfinite(weights).all() for weights in result.adaptor)
+
+
 def test_on_epoch_may_stop(blobs):
     X, y = blobs
     seen = []

@@ -380,6 +380,17 @@ def test_cv_survives_a_pipeline(blobs):
     assert_array_equal(pipe.fit(X, y)[-1].calibration_indices_, np.arange(1, 300, 2))
 
 
+def test_cv_without_a_split(blobs):
+    with pytest.raises(ValueError, match="gives no split: pass at least one pair"):
+        fast(cv=[]).fit(*blobs)
+
+
+@pytest.mark.parametrize("weight", [{0: 0, 1: 1}, {0: -1, 1: 1}, {0: np.inf, 1: 1}])
+def test_bad_class_weights(weight, blobs):
+    with pytest.raises(ValueError, match="class_weight must be positive and finite"):
+        fast(class_weight=weight).fit(*blobs)
+
+
 def test_overlapping_halves_are_refused(blobs):
     with pytest.raises(ValueError, match="cv puts 100 rows twice"):
         fast(cv=[(np.arange(200), np.arange(100, 300))]).fit(*blobs)

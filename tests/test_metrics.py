@@ -182,12 +182,18 @@ def test_nullable_pandas_columns():
     y_pred = pd.Series(Y_PRED, dtype="Int64").where(mask)  # NA where rejected
     assert m.selective_accuracy_score(y_true, y_pred, mask) == 4 / 5
     assert m.coverage_score(pl.Series(ACCEPTED)) == 5 / 6
+    assert m.coverage_score(ACCEPTED.astype(object)) == 5 / 6
 
 
 def test_bool_classes_beside_a_numeric_reject_label():
     y_true = Y_TRUE.astype(bool)
     y_pred = np.where(ACCEPTED, Y_PRED, -1).astype(np.int8)
     assert m.selective_accuracy_score(y_true, y_pred, ACCEPTED) == 4 / 5
+
+
+def test_numpy_strings_among_python_strings():
+    y = np.array([np.str_("a"), "b"], dtype=object)
+    assert m.selective_accuracy_score(y, ["a", "b"], [True, True]) == 1
 
 
 def test_labels_choose_and_order():
@@ -301,6 +307,11 @@ def test_report_target_names():
 
 
 # ----------------------------------------------------------------------- refusals
+UNHASHABLE = np.empty(2, dtype=object)
+UNHASHABLE[:] = [0, 1]
+UNHASHABLE[0] = [1]
+
+
 @pytest.mark.parametrize("score", LABELLED)
 @pytest.mark.parametrize(
     ("y_true", "y_pred", "accepted", "message"),
@@ -317,6 +328,10 @@ def test_report_target_names():
         ([0, 1], [0, None], [True, True], "y_pred must hold labels.*None"),
         ([0, 1], [0, np.inf], [True, True], "y_pred must hold labels.*inf"),
         ([0, 1], [0.2, 0.9], [True, True], "y_pred must hold labels.*whole numbers"),
+        ([[0], [1, 2]], [0, 1], [True, True], "y_true must be a 1-D array"),
+        (UNHASHABLE, [0, 1], [True, True], r"y_true must hold labels.*\[1\]"),
+        ([0, 1], UNHASHABLE, [True, True], r"y_pred must hold labels.*\[1\]"),
+        (pd.array([1, None]), [0, 1], [True, True], "y_true must hold labels"),
     ],
 )
 def test_refusals(score, y_true, y_pred, accepted, message):
@@ -333,6 +348,7 @@ def test_refusals(score, y_true, y_pred, accepted, message):
         ([1.0, -1.0], "sample_weight must not be negative. Got -1 at index 1"),
         ([1.0, np.nan], "sample_weight must hold finite numbers. Got nan at index 1"),
         (["a", "b"], "sample_weight must hold numbers"),
+        ([1e308, 1e308], "sample_weight is too large to be summed"),
     ],
 )
 def test_weight_refusals(score, weights, message):
@@ -485,11 +501,11 @@ def test_ranked_refusals(score):
         ([0.3, 0.35], [1, 0], 0.525),
     ],
 )
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.longdouble])
 def test_ece_values(confidences, hits, want, dtype):
     confidences = np.array(confidences, dtype=dtype)
     got = m.expected_calibration_error(hits, confidences)
-    assert got == pytest.approx(want, abs=1e-7 if dtype == np.float32 else 1e-12)
+    assert got == pytest.approx(want, abs=1e-12 + float(np.finfo(dtype).eps))
 
 
 @st.composite

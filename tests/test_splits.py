@@ -41,6 +41,11 @@ def test_masks_and_lists_become_rows():
 @pytest.mark.parametrize(
     ("train", "calibration", "message"),
     [
+        ([0, 1, 2, 3, -1], [4], "cv must give row numbers from 0 to 5.* Got array"),
+        ([0, 1, 2, 3, 6], [4, 5], "cv must give row numbers from 0 to 5"),
+        ([0.5, 1, 2, 3], [4, 5], "cv must give row numbers from 0 to 5"),
+        ([True, False], [4, 5], "cv must give row numbers .* or masks of 6 rows"),
+        ([0, 1, 2, 3, 4, 5], [], r"has 0 of its 3 rows in the calibration half"),
         ([0, 1, 2, 3], [3, 4, 5], "cv puts 1 rows twice"),
         ([0, 1, 2, 3, 3], [4, 5], "cv puts 1 rows twice"),
         (

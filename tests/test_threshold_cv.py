@@ -339,6 +339,19 @@ def test_n_jobs_pickle_clone(estimator):
     np.testing.assert_array_equal(twin.predict_selective(X), want)
 
 
+@pytest.mark.parametrize("estimator", [LogisticRegression(), PlainThreshold()])
+def test_many_alphas_at_once_are_each_alone(estimator):
+    tool = SelectiveThresholdCV(estimator, alpha=0.8, alphas=[0.6, 0.8, 0.9], cv=3)
+    tool.fit(X, CODES)
+    alphas = [0.6, 0.8, None, 0.999]  # no alpha keeps the last
+    codes, accepted = tool._decide_at(X, alphas)
+    for mask, alpha in zip(accepted, alphas, strict=True):
+        labels, want = tool.predict_selective(X, alpha=alpha, return_mask=True)
+        np.testing.assert_array_equal(mask, want)
+        np.testing.assert_array_equal(codes[mask], labels[mask])
+    assert not accepted[-1].any()
+
+
 def test_inside_searches_and_scorers():
     search = GridSearchCV(
         SelectiveThresholdCV(LogisticRegression(), alpha=0.8, cv=2),
@@ -446,9 +459,13 @@ def test_refit_false_cannot_predict_and_leaves_nothing_behind():
         ({"reject_label": 1}, CODES, "reject_label=1 is one of the classes"),
         ({"cv": RepeatedStratifiedKFold()}, CODES, "holds rows out more than once"),
         ({"cv": [(np.arange(300), np.arange(300, 600))]}, CODES, "makes one split"),
+        ({"cv": []}, CODES, "cv makes no split"),
         ({"estimator": RidgeClassifier()}, CODES, "'estimator'.*predict_proba"),
         ({}, np.zeros(600), "one class only, 0.0"),
         ({}, np.linspace(0, 1, 600), "Unknown label type"),
+        ({}, np.array(["a", None] * 300, dtype=object), "y must hold labels.*None"),
+        ({}, np.array(["a", 1] * 300, dtype=object), "different kinds"),
+        ({}, np.array([np.nan, 1] * 300), "y contains NaN"),
     ],
 )
 def test_refusals(params, y, message):

@@ -81,15 +81,7 @@ def expected_calibration_error(
     >>> expected_calibration_error([1, 0, 1, 1], [0.75, 0.75, 0.5, 0.5])
     0.375
     """
-    hits = check_real(hits, "hits", low=0, high=1)
-    if not np.isin(hits, (0, 1)).all():
-        raise ValueError(
-            "hits must be 0 or 1, whether each prediction is right. Got "
-            f"{hits[~np.isin(hits, (0, 1))][0]}: pass y_true == y_pred."
-        )
-    confidences = check_real(confidences, "confidences", low=0, high=1)
-    check_length(confidences, "confidences", len(hits))
-    weights = check_weights(sample_weight, len(hits))
+    hits, confidences, weights = check_hits(hits, confidences, sample_weight)
     return _binned_error(hits, confidences, weights, n_bins, strategy)
 
 
@@ -192,6 +184,20 @@ def classwise_calibration_error(
         for code in range(len(columns))
     ]
     return float(np.mean(errors))
+
+
+def check_hits(hits, confidences, sample_weight):
+    """Return hits (0 or 1), confidences and weights as arrays of one length."""
+    hits = check_real(hits, "hits", low=0, high=1)
+    if not np.isin(hits, (0, 1)).all():
+        raise ValueError(
+            "hits must be 0 or 1, whether each prediction is right. Got "
+            f"{hits[~np.isin(hits, (0, 1))][0]}: pass y_true == y_pred."
+        )
+    confidences = check_real(confidences, "confidences", low=0, high=1)
+    check_length(confidences, "confidences", len(hits))
+    weights = check_weights(sample_weight, len(hits))
+    return hits, confidences, weights
 
 
 def assign_bins(confidences, weights, n_bins, strategy):

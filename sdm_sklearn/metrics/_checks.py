@@ -1,6 +1,7 @@
 """Checks shared by the metrics: every refusal names the argument and the way out."""
 
 import warnings
+from collections.abc import Hashable
 from numbers import Real
 
 import numpy as np
@@ -9,7 +10,10 @@ from sklearn.exceptions import UndefinedMetricWarning
 
 def check_1d(values, name):
     """Return a 1-D array of at least one value."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a 1-D array, one value per row.") from error
     if array.ndim != 1:
         raise ValueError(
             f"{name} must be a 1-D array, one value per row. Got the shape "
@@ -35,7 +39,9 @@ def check_labels(values, name):
     labels : ndarray of shape (n_samples,)
     """
     labels = check_1d(values, name)
-    for label in set(labels.tolist()):
+    # Unhashable values, such as lists, are no labels either.
+    hashable = labels.dtype != object or all(isinstance(v, Hashable) for v in labels)
+    for label in set(labels.tolist()) if hashable else labels:
         if isinstance(label, str | bytes | bool | np.bool_):
             continue
         if not isinstance(label, Real) or label % 1 != 0:
@@ -49,9 +55,7 @@ def check_labels(values, name):
 def check_classes(*label_arrays):
     """Return the sorted list of all labels, which must be of one kind."""
     classes = set().union(*(labels.tolist() for labels in label_arrays))
-    kinds = {
-        type(label) if isinstance(label, str | bytes) else Real for label in classes
-    }
+    kinds = {(isinstance(label, str), isinstance(label, bytes)) for label in classes}
     if len(kinds) > 1:
         raise ValueError(
             "The labels are of different kinds, such as strings and numbers, and "
@@ -77,12 +81,12 @@ def check_mask(values, name):
 def check_real(values, name, *, low=-np.inf, high=np.inf):
     """Return a 1-D finite float array with values between `low` and `high`.
 
-    Floating dtypes are kept: a float32 confidence belongs in the bin whose edge has
-    the same float32 value.
+    Floating dtypes up to float64 are kept: a float32 confidence belongs in the bin
+    whose edge has the same float32 value.
     """
     array = check_1d(values, name)
     try:
-        if array.dtype.kind != "f":
+        if array.dtype not in (np.float16, np.float32, np.float64):
             array = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
@@ -111,6 +115,10 @@ def check_weights(sample_weight, n_samples):
         )
     if not weights.any():
         raise ValueError("sample_weight is zero for every row: nothing to weigh.")
+    if weights.max() > np.finfo(np.float64).max / len(weights):
+        raise ValueError(
+            f"sample_weight is too large to be summed. Got {weights.max():g}."
+        )
     return weights
 
 

@@ -1,11 +1,11 @@
 """Display of accuracy and coverage against alpha."""
 
 import numpy as np
-from sklearn.utils import column_or_1d
 
 from .._selective import check_alpha, unwrap
 from .._threshold_cv import DEFAULT_ALPHAS
 from .._threshold_rules import tabulate
+from ..metrics._checks import check_classes, check_labels, check_length
 from ._style import DARK, GREY, LIGHT, MIDDLE, get_axes
 
 
@@ -104,13 +104,16 @@ class AlphaDisplay:
         grid = np.unique([check_alpha(alpha) for alpha in grid])
         classifier, inner_X = unwrap(estimator, X)
         codes, accepted = classifier._decide_at(inner_X, grid)
-        y = column_or_1d(y)
-        # Rows of unknown classes count as classes of their own, always mistaken.
-        classes = np.unique(np.concatenate([classifier.classes_, y]))
+        y = check_length(check_labels(y, "y"), "y", len(codes)).tolist()
+        known = classifier.classes_.tolist()
+        # Rows of unknown classes form classes of their own, in which all is wrong.
+        classes = known + sorted(set(y) - set(known))
+        check_classes(np.array(classes, dtype=object))
+        code_of = {label: code for code, label in enumerate(classes)}
         table = tabulate(
             grid,
-            np.searchsorted(classes, y),
-            np.searchsorted(classes, classifier.classes_)[codes],
+            np.array([code_of[label] for label in y]),
+            codes,
             accepted,
             len(classes),
             confidence_level,

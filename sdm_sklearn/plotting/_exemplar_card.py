@@ -5,6 +5,7 @@ from textwrap import shorten
 import numpy as np
 from sklearn.utils import Bunch, _safe_indexing
 from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import _num_samples
 
 from .._selective import unwrap
 from ..metrics._checks import check_1d, check_length
@@ -132,6 +133,11 @@ class ExemplarCardDisplay:
                 f"least {n_fitted}: pass the X and y given to fit, with what was added "
                 "to the support behind them."
             )
+        if _num_samples(X_train) != len(y_train):
+            raise ValueError(
+                f"X_train has {_num_samples(X_train)} rows where {len(y_train)} are "
+                "needed, one for each of y_train."
+            )
         _, inner = unwrap(estimator, x)
         distance, index = classifier.kneighbors(inner, n_neighbors=n_neighbors)
         _, of_exemplars = measure_signals(estimator, _safe_indexing(X_train, index[0]))
@@ -145,14 +151,7 @@ class ExemplarCardDisplay:
             q_min=classifier.q_min_,
             threshold=classifier.thresholds_[code],
         )
-        row.reason = explain(
-            row.accepted,
-            row.similarity,
-            row.rescaled_similarity,
-            row.probability,
-            row.q_min,
-            row.threshold,
-        )
+        row.reason = explain(row)
         calibration_y = y_train[classifier.calibration_indices_]
         if texts is not None:
             texts = check_length(check_1d(texts, "texts"), "texts", len(y_train))
@@ -200,9 +199,9 @@ class ExemplarCardDisplay:
         self._plot_calibration(self.axes_[1])
         row = self.row
         verdict = "accepted" if row.accepted else "rejected"
-        lines = [] if title is None else [shorten(str(title), 110, placeholder=" …")]
+        lines = [] if title is None else [_plain(title, 110)]
         lines += [
-            f"Predicted {row.prediction!s}, {verdict}: {row.reason}",
+            f"Predicted {_plain(row.prediction, 60)}, {verdict}: {row.reason}",
             f"q = {row.similarity:g}   d = {row.distance:.3f}   "
             f"probability = {row.probability:.3f}   q' = {row.rescaled_similarity:.2f}",
         ]
@@ -228,7 +227,7 @@ class ExemplarCardDisplay:
             if near.text is not None:
                 text += f": {near.text[i]!s}"
             ax.annotate(
-                shorten(text, 66, placeholder=" …"),
+                _plain(text, 66),
                 (0, i),
                 xytext=(4, 0),
                 textcoords="offset points",
@@ -283,7 +282,7 @@ class ExemplarCardDisplay:
             ax.axhline(row.threshold, **style)
         plain_symlog(ax)
         ax.set(
-            title=f"Calibration rows predicted {row.prediction!s}",
+            title=f"Calibration rows predicted {_plain(row.prediction, 40)}",
             xlabel="Rescaled similarity q'",
             ylabel="Probability of the prediction",
             ylim=(-0.03, 1.05),
@@ -303,3 +302,8 @@ def _one_row(x):
             f"{shape}."
         )
     return x
+
+
+def _plain(text, width):
+    """Return `text` on one line, cut to `width`, without a meaning for "$"."""
+    return shorten(str(text), width, placeholder=" …").replace("$", r"\$")

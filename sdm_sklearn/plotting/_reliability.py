@@ -1,10 +1,12 @@
 """Display of a reliability diagram with counts."""
 
-import numpy as np
-
 from ..metrics import expected_calibration_error
-from ..metrics._calibration import bin_means
-from ..metrics._checks import check_weights
+from ..metrics._calibration import bin_means, check_hits
+from ..metrics._checks import (
+    check_classes,
+    check_labels,
+    check_length,
+)
 from ._style import GREY, PALE, get_axes, next_line, score_predictions
 
 
@@ -132,8 +134,10 @@ class ReliabilityDisplay:
         display : ReliabilityDisplay
         """
         labels, confidence = score_predictions(estimator, X)
+        y = check_length(check_labels(y, "y"), "y", len(labels))
+        check_classes(y, labels)
         return cls.from_predictions(
-            np.asarray(y) == labels,
+            y == labels,
             confidence,
             n_bins=n_bins,
             strategy=strategy,
@@ -200,10 +204,9 @@ class ReliabilityDisplay:
             strategy=strategy,
             sample_weight=sample_weight,
         )
-        confidences = np.asarray(confidences)
-        weights = check_weights(sample_weight, len(confidences))
+        hits, confidences, weights = check_hits(hits, confidences, sample_weight)
         mass, accuracy, confidence = bin_means(
-            np.asarray(hits), confidences, weights, n_bins, strategy
+            hits, confidences, weights, n_bins, strategy
         )
         display = cls(
             accuracy=accuracy,

@@ -3,6 +3,7 @@
 import numpy as np
 from sklearn.utils import _safe_indexing
 
+from .._cross_fit import is_selective
 from .._selective import predict_selective
 from ..metrics import aurc, coverage_score, risk_coverage_curve, selective_risk
 from ._style import DARK, GREY, get_axes, next_line, score_predictions
@@ -135,11 +136,8 @@ class RiskCoverageDisplay:
         """
         labels, confidence = score_predictions(estimator, X)
         accepted = None
-        try:
+        if alpha is not None or is_selective(estimator):
             _, accepted = predict_selective(estimator, X, alpha=alpha, return_mask=True)
-        except TypeError:
-            if alpha is not None:
-                raise  # alpha was given to a classifier that is not selective
         return cls.from_predictions(
             y,
             labels,
@@ -371,6 +369,7 @@ class RiskCoverageDisplay:
                 color=self.lines_[0].get_color(),
                 markeredgecolor="black",
                 zorder=3,
+                clip_on=False,  # a risk of 0 lies on the edge
                 label="accepted"
                 + ("" if name is None else f" by {name}")
                 + ": coverage "

@@ -29,33 +29,36 @@ def measure_signals(estimator, X):
     return classifier, Bunch(**{name: np.asarray(signals[name]) for name in _USED})
 
 
-def explain(accepted, similarity, rescaled, probability, q_min, threshold):
+def explain(row):
     """Say in one line why a row is accepted or rejected.
 
     Parameters
     ----------
-    accepted : bool
-        The decision.
-    similarity, rescaled, probability : float
-        q, q' and the SDM output of the prediction.
-    q_min, threshold : float
-        Smallest q' of the region, and smallest output for the predicted class.
+    row : Bunch
+        `accepted`, `similarity`, `distance`, `rescaled_similarity` and `probability` of
+        the row; `q_min` and `threshold`, the smallest q' of the region and the smallest
+        probability of an accepted prediction of its class.
 
     Returns
     -------
     reason : str
     """
-    if accepted:
-        return f"q' ≥ {q_min:.2f} and probability ≥ {threshold:.3f}: in the region"
-    if not np.isfinite(q_min):
+    if row.accepted:
+        return (
+            f"q' ≥ {row.q_min:.2f} and probability ≥ {row.threshold:.3f}: in the region"
+        )
+    if not np.isfinite(row.q_min):
         return "no region reaches alpha on the calibration data"
-    if similarity == 0:
-        return "q = 0: no like-minded exemplar is nearest, out of distribution"
+    if row.similarity == 0:
+        return "q = 0: the nearest exemplar does not support it, out of distribution"
+    if row.distance == 0:
+        return "d = 0: farther from the exemplars than all calibration rows of a class"
     missed = []
-    if rescaled < q_min:
-        missed.append("q' = {} < {}".format(*_tell_apart(rescaled, q_min, 2)))
-    if probability < threshold:
-        pair = _tell_apart(probability, threshold, 3)
+    if row.rescaled_similarity < row.q_min:
+        pair = _tell_apart(row.rescaled_similarity, row.q_min, 2)
+        missed.append("q' = {} < {}".format(*pair))
+    if row.probability < row.threshold:
+        pair = _tell_apart(row.probability, row.threshold, 3)
         missed.append("probability = {} < {}".format(*pair))
     return " and ".join(missed) or "the models or the lower bound of d disagree"
 
