@@ -55,8 +55,8 @@ with warnings.catch_warnings():
 # %%
 # What the search saw
 # -------------------
-# Coverage is not monotone in `alpha`: a lower value sets the threshold of every class at
-# a higher quantile.
+# Coverage is not monotone in `alpha`: a lower value sets the threshold of every class
+# at a higher quantile.
 results = search.cv_results_
 print("alpha  filters  coverage  worst accuracy  coverage at 0.9")
 for i, parameters in enumerate(results["params"]):
