@@ -26,7 +26,11 @@ $(BIN)/.dev: $(BIN)/.core
 	touch $@
 
 demo: $(BIN)/.core  ## Fit on the bundled intents, print the table, write demo.png
-	$(BIN)/python examples/plot_demo.py
+	$(BIN)/python benchmarks/demo.py --figure demo.png
+
+# One thread in each of the two test processes: more would wait for each other.
+test test-all: export OMP_NUM_THREADS = 1
+test test-all: export OPENBLAS_NUM_THREADS = 1
 
 test: $(BIN)/.test  ## Default tests and doctests with coverage
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term

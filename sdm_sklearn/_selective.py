@@ -1,6 +1,7 @@
 """Selective prediction: labels where a row is accepted, a reject label elsewhere."""
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.frozen import FrozenEstimator
@@ -18,8 +19,15 @@ class SelectiveClassifierMixin:
         _decide(self, X, alpha) -> (codes, accepted)
 
     where `codes` (n,) indexes `classes_`, `accepted` (n,) is bool and `alpha` is a
-    checked float or None for the fitted one.
+    checked float or None for the fitted one. Where one measurement of `X` serves
+    several values of alpha, it overrides `_decide_at`, too.
     """
+
+    classes_: np.ndarray
+    reject_label_: Any
+
+    def _decide(self, X, alpha) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
 
     def predict_selective(self, X, *, alpha=None, return_mask=False):
         """Predict labels, and the reject label where the answer is not reliable.
@@ -54,8 +62,13 @@ class SelectiveClassifierMixin:
         if alpha is not None:
             alpha = check_alpha(alpha)
         codes, accepted = self._decide(X, alpha)
-        labels = reject(self.classes_[codes], accepted, self.reject_label_)
+        labels = reject(self.classes_, codes, accepted, self.reject_label_)
         return (labels, accepted) if return_mask else labels
+
+    def _decide_at(self, X, alphas):
+        """Return `codes` (n,) and what is accepted at each alpha, (n_alphas, n)."""
+        decisions = [self._decide(X, alpha) for alpha in alphas]
+        return decisions[0][0], np.array([accepted for _, accepted in decisions])
 
 
 def predict_selective(estimator, X, *, alpha=None, return_mask=False):
@@ -112,12 +125,15 @@ def predict_selective(estimator, X, *, alpha=None, return_mask=False):
 
 
 def unwrap(estimator, X):
-    """Return the selective classifier inside `estimator` and `X` as it sees it."""
+    """Return the selective classifier inside `estimator` and `X` as it sees it.
+
+    `X=None` asks for the classifier alone: nothing is transformed.
+    """
     outer = estimator
     while not hasattr(estimator, "predict_selective"):
         if isinstance(estimator, Pipeline):
             check_is_fitted(estimator)
-            if len(estimator) > 1:
+            if len(estimator) > 1 and X is not None:
                 X = estimator[:-1].transform(X)
             estimator = estimator[-1]
         elif isinstance(estimator, FrozenEstimator):
@@ -143,10 +159,12 @@ def unwrap(estimator, X):
 
 def check_alpha(alpha):
     """Return `alpha` as a float, or say why it is not an accuracy above 1/2."""
-    if isinstance(alpha, Real) and not isinstance(alpha, bool) and 0.5 < alpha < 1:
-        return float(alpha)
+    is_number = isinstance(alpha, Real) and not isinstance(alpha, bool)
+    value = float(alpha) if is_number else np.nan
+    if 0.5 < value < 1:
+        return value
     message = f"alpha must be an accuracy with 1/2 < alpha < 1. Got {alpha!r} instead."
-    if isinstance(alpha, Real) and 0 < alpha <= 0.5:
+    if 0 < value <= 0.5:
         message += (
             " alpha is not an error rate: for 5 % errors pass alpha=0.95. At or below "
             "1/2 more than one class could reach its threshold."
@@ -205,19 +223,20 @@ def resolve_reject_label(reject_label, classes):
     return reject_label
 
 
-def reject(labels, accepted, reject_label):
-    """Return a copy of `labels` with `reject_label` where not `accepted`.
+def reject(classes, codes, accepted, reject_label):
+    """Return `classes[codes]` with `reject_label` where not `accepted`.
 
-    The copy's dtype is widened first: assigning in place would cut strings ("rej"),
-    wrap unsigned integers (255) and turn a bool into True.
+    The dtype is widened first: assigning in place would cut strings ("rej"), wrap
+    unsigned integers (255) and turn a bool into True.
     """
-    dtype = np.result_type(labels.dtype, np.min_scalar_type(reject_label))
-    if (
-        labels.dtype.kind in "iu"
-        and dtype.kind == "f"
-        and isinstance(reject_label, Integral)
-    ):
-        dtype = np.dtype(object)  # uint64 beside -1: a float would round large labels
-    out = labels.astype(dtype)
+    dtype = np.result_type(classes.dtype, np.min_scalar_type(reject_label))
+    if classes.dtype.kind in "iu" and isinstance(reject_label, Integral):
+        # int64 beside uint64 would become float64, which rounds labels above 2**53.
+        low, high = min(classes.min(), reject_label), max(classes.max(), reject_label)
+        bounds = np.iinfo(np.int64)
+        if dtype.kind not in "iu":
+            fits = bounds.min <= int(low) and int(high) <= bounds.max
+            dtype = np.dtype(np.int64 if fits else object)
+    out = classes.astype(dtype)[codes]
     out[~accepted] = reject_label
     return out

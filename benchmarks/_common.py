@@ -1,0 +1,179 @@
+"""What the benchmarks share: data sets, methods to compare, and their table."""
+
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sdm_sklearn import NoRegionWarning, SDMClassifier
+from sdm_sklearn.datasets import load_intents
+from sdm_sklearn.metrics import (
+    class_conditional_accuracy_score,
+    coverage_score,
+    prediction_conditional_accuracy_score,
+)
+
+PUBLISHED_SCHEDULE = {
+    "n_filters": 1000,
+    "learning_rate": 1e-5,
+    "batch_size": 50,
+    "max_epochs": 200,
+    "patience": None,
+    "standardize": "global",
+}
+
+
+class Task(NamedTuple):
+    """Rows to fit and to test on, and rows out of distribution."""
+
+    X_fit: np.ndarray
+    y_fit: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    X_ood: np.ndarray
+
+
+class Outcome(NamedTuple):
+    """What one method predicts and accepts on the test rows and out of distribution."""
+
+    predictions: np.ndarray
+    accepted: np.ndarray
+    accepted_ood: np.ndarray
+
+
+# Name -> (file of the set, file of rows out of distribution or None).
+SHARED = {
+    "clinc150": ("clinc150_minilm", None),
+    "sentiment": ("sentiment_minilm", "sentiment_ood_minilm"),
+    "sentiment-smollm2": ("sentiment_smollm2", "sentiment_ood_smollm2"),
+    "factcheck": ("factcheck_minilm", "factcheck_shuffled_minilm"),
+    "factcheck-smollm2": ("factcheck_smollm2", "factcheck_shuffled_smollm2"),
+    "civil": ("civil_comments_ambiguous_minilm", None),
+}
+
+
+def load(name, data, seed):
+    """Return a data set split at random, 2/3 to fit and 1/3 to test on.
+
+    CLINC150's rows out of distribution are its out-of-scope queries; Civil Comments has
+    none, so it takes the movie reviews of the sentiment set.
+    """
+    if name == "intents":
+        bunch = load_intents()
+        X, y, X_ood = bunch.data, bunch.target, bunch.ood_data
+    else:
+        source, ood_source = SHARED[name]
+        with np.load(Path(data) / f"{source}.npz") as archive:
+            X, y = archive["X"], archive["y"]
+        if name == "clinc150":
+            X, y, X_ood = X[y >= 0], y[y >= 0], X[y < 0]
+        else:
+            ood_source = ood_source or "sentiment_minilm"
+            with np.load(Path(data) / f"{ood_source}.npz") as archive:
+                X_ood = archive["X"]
+    order = np.random.RandomState(seed).permutation(len(X))
+    cut = 2 * len(X) // 3
+    fit, test = order[:cut], order[cut:]
+    return Task(X[fit], y[fit], X[test], y[test], X_ood)
+
+
+def fit_sdm(task, alpha, seed, **parameters):
+    """Fit SDMClassifier; finding no region is an outcome here, not a surprise."""
+    clf = SDMClassifier(alpha=alpha, random_state=seed, **parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoRegionWarning)
+        return clf.fit(task.X_fit, task.y_fit)
+
+
+def compare(task, alpha, seed, clf=None):
+    """Run every method; return name -> Outcome, and the fitted SDMClassifier.
+
+    The softmax is that of a logistic regression on all rows to fit on; its temperature
+    is fitted by 3-fold cross-validation.
+    """
+    outcomes = {}
+    logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    scaled = CalibratedClassifierCV(
+        logistic, method="temperature", cv=3, ensemble=False
+    )
+    for name, model in (("softmax", logistic), ("temperature-scaled", scaled)):
+        model.fit(task.X_fit.astype(np.float32), task.y_fit)
+        proba = model.predict_proba(task.X_test.astype(np.float32))
+        proba_ood = model.predict_proba(task.X_ood.astype(np.float32))
+        predictions = model.classes_[proba.argmax(axis=1)]
+        if name == "softmax":
+            everything = np.ones(len(proba), bool), np.ones(len(proba_ood), bool)
+            outcomes["no reject"] = Outcome(predictions, *everything)
+        outcomes[f"{name} >= alpha"] = Outcome(
+            predictions, proba.max(axis=1) >= alpha, proba_ood.max(axis=1) >= alpha
+        )
+    if clf is None:
+        clf = fit_sdm(task, alpha, seed)
+    signals, ood = clf.signals(task.X_test), clf.signals(task.X_ood)
+    outcomes["SDM >= alpha"] = Outcome(
+        signals.prediction, signals.probability >= alpha, ood.probability >= alpha
+    )
+    outcomes["SDM region"] = Outcome(signals.prediction, signals.accepted, ood.accepted)
+    return outcomes, clf
+
+
+def summarize(task, outcome):
+    """Return the numbers of one row of the table."""
+    classes = np.unique(task.y_fit)
+    row = {"share": coverage_score(outcome.accepted)}
+    for name, score in (
+        ("class", class_conditional_accuracy_score),
+        ("prediction", prediction_conditional_accuracy_score),
+    ):
+        with warnings.catch_warnings():
+            # A class with nothing accepted has no accuracy: it does not count below.
+            warnings.simplefilter("ignore")
+            accuracy = score(
+                task.y_test, outcome.predictions, outcome.accepted, labels=classes
+            )
+        accuracy = accuracy[~np.isnan(accuracy)]
+        row[f"{name} worst"] = accuracy.min() if len(accuracy) else np.nan
+        row[f"{name} mean"] = accuracy.mean() if len(accuracy) else np.nan
+    row["ood share"] = coverage_score(outcome.accepted_ood)
+    return row
+
+
+def print_table(rows_of, alpha):
+    """Print one line per method from name -> list of rows, one row per seed.
+
+    With several seeds the numbers are means over those that accept anything, and the
+    last column counts the seeds whose worst conditional accuracy is below alpha.
+    """
+    several = len(next(iter(rows_of.values()))) > 1
+    upper = [
+        "",
+        "accepted",
+        "class-cond.",
+        "accuracy",
+        "pred.-cond.",
+        "accuracy",
+        "OOD",
+    ]
+    lower = ["", "share", "worst", "mean", "worst", "mean", "accepted"]
+    if several:
+        upper.append("seeds")
+        lower.append(f"< {alpha:g}")
+    for heads in (upper, lower):
+        print(f"{heads[0]:28}" + "".join(f"{head:>13}" for head in heads[1:]))
+    for name, rows in rows_of.items():
+        cells = []
+        for key in rows[0]:
+            values = np.array([row[key] for row in rows])
+            known = values[~np.isnan(values)]
+            cells.append(f"{known.mean():.3f}" if len(known) else "-")
+        if several:
+            worst = [min(row["class worst"], row["prediction worst"]) for row in rows]
+            answered = [value for value in worst if not np.isnan(value)]
+            below = sum(value < alpha for value in answered)
+            cells.append(f"{below} of {len(answered)}")
+        print(f"{name:28}" + "".join(f"{cell:>13}" for cell in cells))

@@ -1,0 +1,284 @@
+"""Training of the exemplar adaptor. The only estimator module that imports torch."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
+from sdm_sklearn._linear import Adaptor, fit_standardization, standardize
+from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
+from sdm_sklearn.activation import log_sdm_activation, sdm_loss
+
+# With these the SDM activation is the softmax.
+SOFTMAX_SIMILARITY = np.e - 2
+SOFTMAX_DISTANCE = 1.0
+
+
+class Signals(NamedTuple):
+    """Similarity and Distance of the training and the calibration half."""
+
+    similarity: np.ndarray
+    distance: np.ndarray
+    calibration_similarity: np.ndarray
+    calibration_distance: np.ndarray
+    complete: bool  # whether every class has a point with q > 0 in both halves
+
+
+class TrainingResult(NamedTuple):
+    """The adaptor of the best epoch, its calibration loss, and a record per epoch."""
+
+    adaptor: Adaptor
+    loss: float
+    history: list
+
+
+def train_adaptor(
+    X,
+    y,
+    train,
+    calibration,
+    *,
+    n_classes,
+    n_filters,
+    max_epochs,
+    patience,
+    learning_rate,
+    batch_size,
+    standardization,
+    max_similarity,
+    class_weight,
+    device,
+    seed,
+    on_epoch=None,
+):
+    """Train one exemplar adaptor with the SDM loss (SDM, 3.1.6).
+
+    Epoch 1 runs on the softmax. After each epoch q and d of every training point are
+    computed anew, and no gradient flows through them. As long as a class has no
+    training or no calibration point with q > 0, its eCDF is empty and d is 0 for every
+    row, which would end training for good; such epochs are followed by a softmax epoch.
+    The epoch with the lowest class-balanced mean loss over the calibration half is
+    kept; an epoch with complete eCDFs goes before any without.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Any real dtype; batches are converted one by one.
+    y : ndarray of shape (n_samples,), dtype=int64
+        Class codes.
+    train, calibration : ndarray of int
+        Rows of the two halves.
+    n_classes, n_filters, max_epochs, batch_size : int
+        See :class:`~sdm_sklearn.SDMClassifier`.
+    patience : int or None
+        Number of epochs without a better one after which training ends.
+    learning_rate : float
+        Step size of Adam.
+    standardization : {"global", "feature", False}
+        See :func:`~sdm_sklearn._linear.fit_standardization`.
+    max_similarity : int or None
+        Cap of q.
+    class_weight : ndarray of shape (n_classes,) or None
+        Weights of the training loss.
+    device : str
+        torch device of the gradient steps.
+    seed : int
+        Seed of the initial weights and the batches.
+    on_epoch : callable, default=None
+        Called as ``on_epoch(record, adaptor)`` after each epoch, where `adaptor` is a
+        function that returns the current :class:`Adaptor`. A true return value stops.
+
+    Returns
+    -------
+    result : TrainingResult
+
+    Raises
+    ------
+    ValueError
+        If torch does not know the device, or the first epoch leaves weights that are
+        not finite.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"device={device!r} is not available to torch ({reason}): pass "
+            "device='cpu', or a device of this machine."
+        ) from error
+
+    random = np.random.RandomState(seed)
+    center, scale = fit_standardization(X, train, standardization)
+    # Callers may sit under no_grad or inference_mode, whose tensors cannot be trained.
+    with torch.inference_mode(False), torch.enable_grad():
+        parameters = [
+            torch.tensor(
+                random.uniform(-bound, bound, size=shape),
+                dtype=torch.float32,
+                device=device,
+                requires_grad=True,
+            )
+            for shape, bound in _layer_shapes(X.shape[1], n_filters, n_classes)
+        ]
+        step = _adam(torch, parameters, learning_rate)
+        weight = None if class_weight is None else class_weight.astype(np.float32)
+        similarity = np.full(len(train), SOFTMAX_SIMILARITY)
+        distance = np.full(len(train), SOFTMAX_DISTANCE)
+        history: list[dict] = []
+        best_rank, best_epoch = (True, np.inf), 0
+        for epoch in range(1, max_epochs + 1):
+            total = 0.0
+            for batch in _batches(random.permutation(len(train)), batch_size):
+                rows = train[batch]
+                inputs = _to_float32(standardize(X[rows], center, scale))
+                hidden = torch.nn.functional.linear(
+                    torch.as_tensor(inputs, device=device), *parameters[:2]
+                )
+                logits = torch.nn.functional.linear(hidden, *parameters[2:])
+                loss = sdm_loss(
+                    logits,
+                    torch.as_tensor(y[rows], device=device),
+                    similarity[batch],
+                    distance[batch],
+                    class_weight=weight,
+                )
+                step(torch.autograd.grad(loss, parameters))
+                total += float(loss.detach()) * len(batch)
+
+            adaptor = Adaptor(center, scale, *map(_to_numpy, parameters))
+            if not all(np.isfinite(weights).all() for weights in adaptor):
+                if history:
+                    break  # diverged: what was best before stays
+                raise ValueError(
+                    "Training diverged in its first epoch: learning_rate="
+                    f"{learning_rate:g} is too large for these embeddings. Lower it, "
+                    'or scale them with standardize="feature".'
+                )
+            signals, calibration_logits = measure_signals(
+                adaptor, X, y, train, calibration, n_classes, max_similarity
+            )
+            calibration_loss = balanced_loss(
+                calibration_logits,
+                y[calibration],
+                signals.calibration_similarity,
+                signals.calibration_distance,
+                n_classes,
+            )
+            record = {
+                "epoch": epoch,
+                "training_loss": total / len(train),
+                "calibration_loss": calibration_loss,
+                "mean_similarity": float(signals.calibration_similarity.mean()),
+                "mean_distance": float(signals.calibration_distance.mean()),
+                "softmax_fallback": not signals.complete,
+            }
+            history.append(record)
+            rank = (not signals.complete, calibration_loss)
+            if epoch == 1 or rank < best_rank:
+                best, best_rank, best_epoch = adaptor, rank, epoch
+            if on_epoch is not None and on_epoch(record, adaptor):
+                break
+            if patience is not None and epoch - best_epoch >= patience:
+                break
+            similarity, distance = signals.similarity, signals.distance
+    return TrainingResult(best, best_rank[1], history)
+
+
+def measure_signals(
+    adaptor, X, y, train, calibration, n_classes, max_similarity
+) -> tuple[Signals, np.ndarray]:
+    """Compute q and d of both halves, or their softmax values if an eCDF is empty.
+
+    Returns the signals and the logits of the calibration half.
+    """
+    coordinates, logits = adaptor.project(X, train)
+    predictions = logits.argmax(axis=1)
+    index = ExactNeighbors(coordinates, y[train], predictions, n_classes)
+    similarity, nearest, _ = index.query(
+        coordinates, predictions, np.arange(len(train))
+    )
+    ecdf = fit_class_ecdf(nearest, y[train], similarity, n_classes)
+    calibration_coordinates, calibration_logits = adaptor.project(X, calibration)
+    calibration_similarity, calibration_nearest, _ = index.query(
+        calibration_coordinates, calibration_logits.argmax(axis=1)
+    )
+    calibration_ecdf = fit_class_ecdf(
+        calibration_nearest, y[calibration], calibration_similarity, n_classes
+    )
+    if any(len(values) == 0 for values in ecdf + calibration_ecdf):
+        signals = Signals(
+            np.full(len(train), SOFTMAX_SIMILARITY),
+            np.full(len(train), SOFTMAX_DISTANCE),
+            np.full(len(calibration), SOFTMAX_SIMILARITY),
+            np.full(len(calibration), SOFTMAX_DISTANCE),
+            False,
+        )
+    else:
+        signals = Signals(
+            cap_similarity(similarity, max_similarity),
+            evaluate_distance(nearest, ecdf),
+            cap_similarity(calibration_similarity, max_similarity),
+            evaluate_distance(calibration_nearest, calibration_ecdf),
+            True,
+        )
+    return signals, calibration_logits
+
+
+def balanced_loss(logits, y, similarity, distance, n_classes):
+    """Average the SDM loss within each present class, then over those classes."""
+    log_probabilities = log_sdm_activation(logits, similarity, distance)
+    losses = -log_probabilities[np.arange(len(y)), y] / np.log(2 + similarity)
+    counts = np.bincount(y, minlength=n_classes)
+    totals = np.bincount(y, weights=losses, minlength=n_classes)
+    present = counts > 0
+    return float((totals[present] / counts[present]).mean())
+
+
+def _adam(torch, parameters, learning_rate, betas=(0.9, 0.999), epsilon=1e-8):
+    """Return a function that takes gradients and moves the parameters, as Adam does.
+
+    `torch.optim` would import torch's compiler on first use, which doubles the start of
+    every fresh worker process.
+    """
+    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    count = 0
+
+    def step(gradients):
+        nonlocal count
+        count += 1
+        scale = learning_rate / (1 - betas[0] ** count)
+        with torch.no_grad():
+            for p, m, v, g in zip(parameters, first, second, gradients, strict=True):
+                m.lerp_(g, 1 - betas[0])
+                v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
+                root = (v / (1 - betas[1] ** count)).sqrt_().add_(epsilon)
+                p.addcdiv_(m, root, value=-scale)
+
+    return step
+
+
+def _layer_shapes(n_features, n_filters, n_classes):
+    """Shapes of G, g, W, w with the bounds of their uniform initial values."""
+    first, second = n_features**-0.5, n_filters**-0.5
+    return [
+        ((n_filters, n_features), first),
+        ((n_filters,), first),
+        ((n_classes, n_filters), second),
+        ((n_classes,), second),
+    ]
+
+
+def _batches(order, batch_size):
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def _to_float32(inputs):
+    # Overflow shows in the weights, with a message of its own.
+    with np.errstate(over="ignore"):
+        return inputs.astype(np.float32)
+
+
+def _to_numpy(parameter):
+    return parameter.detach().cpu().numpy().astype(np.float64)

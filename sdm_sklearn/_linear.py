@@ -1,0 +1,120 @@
+"""The trained adaptor as plain NumPy: standardisation and two linear layers."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Rows are read, converted and multiplied this many at a time.
+_CHUNK_ROWS = 4096
+# A chunk is padded with zeros to a multiple of this many rows: a matrix product then
+# meets no ragged edge, and a row's result does not depend on its place in the batch.
+_ROW_MULTIPLE = 48
+
+
+class Adaptor(NamedTuple):
+    """Weights of an exemplar adaptor, float64.
+
+    The input x becomes ``x' = (x - center) / scale``, the exemplar vector ``h' = G x' +
+    g`` and the logits ``z' = W h' + w`` (SDM, 3.1.1).
+    """
+
+    center: np.ndarray  # (n_features,)
+    scale: np.ndarray  # (n_features,)
+    filters: np.ndarray  # G (n_filters, n_features)
+    filter_bias: np.ndarray  # g (n_filters,)
+    weights: np.ndarray  # W (n_classes, n_filters)
+    bias: np.ndarray  # w (n_classes,)
+
+    def transform(self, X, rows=None):
+        """Return the exemplar vectors h' of shape (n_samples, n_filters)."""
+        return self._apply(X, rows, self.filters, self.filter_bias)
+
+    def project(self, X, rows=None):
+        """Return search coordinates and logits, both from one product.
+
+        Distances between coordinates equal distances between exemplar vectors, in
+        min(n_features, n_filters) dimensions: with G = Q R, ||G a|| = ||R a||.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_samples, n_features)
+            Any real dtype; converted chunk by chunk.
+        rows : ndarray of int, default=None
+            Rows of X to read. None reads all.
+
+        Returns
+        -------
+        coordinates : ndarray of shape (n_rows, min(n_features, n_filters))
+        logits : ndarray of shape (n_rows, n_classes)
+        """
+        n_filters, n_features = self.filters.shape
+        axes = self.filters
+        if n_filters > n_features:
+            axes = np.linalg.qr(self.filters).R
+        matrix = np.vstack([axes, self.weights @ self.filters])
+        logit_bias = self.weights @ self.filter_bias + self.bias
+        offset = np.concatenate([np.zeros(len(axes)), logit_bias])
+        values = self._apply(X, rows, matrix, offset)
+        return (
+            np.ascontiguousarray(values[:, : len(axes)]),
+            np.ascontiguousarray(values[:, len(axes) :]),
+        )
+
+    def _apply(self, X, rows, matrix, offset):
+        transposed = np.ascontiguousarray(matrix.T)
+        n_rows = X.shape[0] if rows is None else len(rows)
+        out = np.empty((n_rows, len(matrix)))
+        for start in range(0, n_rows, _CHUNK_ROWS):
+            part = slice(start, min(start + _CHUNK_ROWS, n_rows))
+            chunk = X[part] if rows is None else X[rows[part]]
+            n_padded = -(-len(chunk) // _ROW_MULTIPLE) * _ROW_MULTIPLE
+            padded = np.zeros((n_padded, X.shape[1]))
+            padded[: len(chunk)] = standardize(chunk, self.center, self.scale)
+            out[part] = (padded @ transposed)[: len(chunk)]
+        out += offset
+        return out
+
+
+def standardize(chunk, center, scale):
+    """Return ``(chunk - center) / scale`` in float64."""
+    return (np.asarray(chunk, dtype=np.float64) - center) / scale
+
+
+def fit_standardization(X, rows, mode):
+    """Compute center and scale over rows of X, read chunk by chunk in float64.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_samples, n_features)
+        Any real dtype.
+    rows : ndarray of int
+        Rows to use.
+    mode : {"global", "feature", False}
+        One mean and standard deviation for all features, one for each, or none. A
+        standard deviation of 0 counts as 1.
+
+    Returns
+    -------
+    center : ndarray of shape (n_features,)
+    scale : ndarray of shape (n_features,)
+    """
+    n_features = X.shape[1]
+    if mode is False:
+        return np.zeros(n_features), np.ones(n_features)
+    chunks = [rows[i : i + _CHUNK_ROWS] for i in range(0, len(rows), _CHUNK_ROWS)]
+    total = sum(X[part].astype(np.float64).sum(axis=0) for part in chunks)
+    center = total / len(rows)
+    if mode == "global":
+        center = np.full(n_features, center.mean())
+    # A second pass over the centred values: sums of squares would cancel.
+    spread = sum(
+        np.square(X[part].astype(np.float64) - center).sum(axis=0) for part in chunks
+    )
+    variance = spread / len(rows)
+    if mode == "global":
+        variance = np.full(n_features, variance.mean())
+    scale = np.sqrt(variance)
+    # A constant feature keeps a rounding residue that must not be blown up.
+    scale[scale <= 1e-14 * np.abs(center)] = 1.0
+    scale[scale == 0] = 1.0
+    return center, scale

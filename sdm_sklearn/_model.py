@@ -1,0 +1,212 @@
+"""A fitted SDM: adaptor, support, calibration and region, from inputs to signals."""
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from sdm_sklearn._ecdf import dkw_epsilon, evaluate_distance, fit_class_ecdf
+from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
+from sdm_sklearn._region import (
+    effective_sample_size,
+    find_largest_alpha,
+    find_region,
+    in_region,
+    rescale_similarity,
+)
+from sdm_sklearn.activation import sdm_activation
+
+# Squares and differences of smaller values are finite.
+_TOO_LARGE = 1e150
+
+
+class SDMModel:
+    """Signals of new rows from one trained adaptor and its two halves.
+
+    Parameters
+    ----------
+    adaptor : Adaptor
+        Trained weights.
+    support : tuple of ndarray
+        Search coordinates (n_support, n_dimensions), true class codes and predicted
+        class codes of the training half. A code of -1 belongs to no class and only
+        breaks runs.
+    calibration : tuple of ndarray
+        Search coordinates, logits and true class codes of the calibration half.
+    n_classes : int
+        Number of classes.
+    max_similarity : int or None
+        Cap of q.
+    """
+
+    def __init__(self, adaptor, support, calibration, n_classes, max_similarity):
+        self.adaptor = adaptor
+        self.support = support
+        self.calibration = calibration
+        self.n_classes = n_classes
+        self.max_similarity = max_similarity
+        coordinates, labels, predictions = support
+        self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
+        self._calibrate()
+
+    def _calibrate(self):
+        """Measure the calibration half: its eCDFs, q' and true-class outputs."""
+        coordinates, logits, y = self.calibration
+        prediction = logits.argmax(axis=1)
+        similarity, nearest, _ = self.neighbors.query(coordinates, prediction)
+        similarity = cap_similarity(similarity, self.max_similarity)
+        self.ecdf = fit_class_ecdf(nearest, y, similarity, self.n_classes)
+        distance = evaluate_distance(nearest, self.ecdf)
+        probability = sdm_activation(logits, similarity, distance)
+        rows = np.arange(len(y))
+        self.rescaled_similarity = rescale_similarity(
+            similarity, probability[rows, prediction]
+        )
+        self.true_probability = probability[rows, y]
+
+    @classmethod
+    def from_training(cls, adaptor, X, y, split, n_classes, max_similarity):
+        """Build the model of a trained adaptor from its two halves of X and y."""
+        train, calibration = split
+        coordinates, logits = adaptor.project(X, train)
+        support = (coordinates, y[train], logits.argmax(axis=1))
+        held_out = (*adaptor.project(X, calibration), y[calibration])
+        return cls(adaptor, support, held_out, n_classes, max_similarity)
+
+    def extend(self, X, y):
+        """Return a model with labelled rows added to the support (SDM, A.6).
+
+        The weights stay; q, d, the eCDFs, q' and hence the region are computed anew.
+        """
+        coordinates, logits = self.project(X)
+        added = (coordinates, y, logits.argmax(axis=1))
+        support = tuple(
+            np.concatenate(pair) for pair in zip(self.support, added, strict=True)
+        )
+        return SDMModel(
+            self.adaptor, support, self.calibration, self.n_classes, self.max_similarity
+        )
+
+    def find_region(self, alpha):
+        """Run Algorithm 1 on the calibration half."""
+        return find_region(
+            self.rescaled_similarity,
+            self.true_probability,
+            self.calibration[2],
+            self.n_classes,
+            alpha,
+        )
+
+    def find_largest_alpha(self):
+        """Return the largest alpha with a region, NaN if there is none above 1/2."""
+        return find_largest_alpha(
+            self.rescaled_similarity,
+            self.true_probability,
+            self.calibration[2],
+            self.n_classes,
+        )
+
+    def project(self, X):
+        """Return search coordinates and logits of new rows.
+
+        Raises
+        ------
+        ValueError
+            If a row is so large that its logits or coordinates overflow.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            coordinates, logits = self.adaptor.project(X)
+        largest = max(np.abs(coordinates).max(), np.abs(logits).max())
+        if not largest < _TOO_LARGE:
+            raise ValueError(
+                f"X contains values too large for float64 arithmetic: {largest:.3g} in "
+                "exemplar vectors or logits, whose squares overflow. Scale the "
+                "embeddings as in fit, or drop these rows."
+            )
+        return coordinates, logits
+
+    def measure(self, X):
+        """Compute logits, prediction, q, d and the nearest exemplar of each row."""
+        coordinates, logits = self.project(X)
+        prediction = logits.argmax(axis=1)
+        similarity, nearest, index = self.neighbors.query(coordinates, prediction)
+        return Bunch(
+            prediction=prediction,
+            logits=logits,
+            similarity=cap_similarity(similarity, self.max_similarity),
+            nearest_distance=nearest,
+            nearest_index=index,
+            distance=evaluate_distance(nearest, self.ecdf),
+        )
+
+    def signals(self, measured, region, alpha):
+        """Add to what `measure` returns every signal, and its lower twin, at a region.
+
+        Measuring is the costly part: many regions can be tried on one measurement.
+        """
+        out = Bunch(**measured)
+        out.update(self._judge(out, out.distance, region))
+        out.is_ood = out.similarity == 0
+        out.effective_sample_size = effective_sample_size(
+            out.rescaled_similarity,
+            self.rescaled_similarity,
+            self.calibration[2],
+            self.n_classes,
+        )
+        epsilon = dkw_epsilon(out.effective_sample_size.min(axis=1), alpha)
+        lower = np.clip(out.distance - epsilon, 0, 1)
+        out.lower_distance = lower
+        out.upper_distance = np.clip(out.distance + epsilon, 0, 1)
+        for name, value in self._judge(out, lower, region).items():
+            out[f"lower_{name}"] = value
+        return out
+
+    @staticmethod
+    def _judge(measured, distance, region):
+        """Turn q and d into the prediction's probability, q' and acceptance."""
+        probability = sdm_activation(measured.logits, measured.similarity, distance)
+        probability = probability[np.arange(len(distance)), measured.prediction]
+        rescaled = rescale_similarity(measured.similarity, probability)
+        return {
+            "probability": probability,
+            "rescaled_similarity": rescaled,
+            "accepted": in_region(
+                measured.similarity,
+                rescaled,
+                probability,
+                measured.prediction,
+                region,
+            ),
+        }
+
+
+def to_frame(signals, classes, library, index):
+    """Return signals as a frame, with a column per class where an array has several.
+
+    Parameters
+    ----------
+    signals : Bunch of ndarray
+        Arrays of shape (n_samples,) or (n_samples, n_classes).
+    classes : ndarray of shape (n_classes,)
+        Class labels, which end the names of such columns.
+    library : {"pandas", "polars"}
+        Whose frame to return.
+    index : Index or None
+        Index of a pandas frame.
+
+    Returns
+    -------
+    frame : DataFrame
+    """
+    columns = {}
+    for name, value in signals.items():
+        if value.ndim == 1:
+            columns[name] = value
+        else:
+            for code, label in enumerate(classes):
+                columns[f"{name}_{label}"] = value[:, code]
+    if library == "polars":
+        import polars
+
+        return polars.DataFrame(columns)
+    import pandas
+
+    return pandas.DataFrame(columns, index=index)

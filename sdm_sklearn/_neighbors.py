@@ -1,0 +1,312 @@
+"""Exact search among training exemplars: Similarity q, nearest distance, neighbours.
+
+The Similarity needs no sorted neighbour list. Call a training point a *breaker* for
+class c unless both its label and its prediction are c, and let r be the distance from a
+query to its nearest breaker for the predicted class. Then q = #{training points nearer
+than r}: a breaker at the same distance breaks the run.
+
+The search runs on blockwise matrix products in float32, whose rounding error is
+bounded. Only what lies within that bound of a decision is measured again, by direct
+difference in float64. So the results are those of direct differences throughout, and
+depend neither on the batch nor on its order.
+"""
+
+import numpy as np
+
+# A block of squared distances holds about this many entries: 32 MiB in float32.
+_BLOCK_ENTRIES = 2**23
+# Direct differences are formed for at most this many values at a time.
+_DIRECT_ENTRIES = 2**22
+# A row with more undecided points than this in float32 is searched again in float64.
+_MAX_UNDECIDED = 64
+
+
+class ExactNeighbors:
+    """Exact nearest-exemplar search with the breaker-radius identity.
+
+    Parameters
+    ----------
+    support : ndarray of shape (n_support, n_dimensions), dtype=float64
+        Representations of the training points.
+    labels : ndarray of shape (n_support,)
+        True class codes. A code outside 0 to n_classes - 1 only breaks runs.
+    predictions : ndarray of shape (n_support,)
+        Predicted class codes.
+    n_classes : int
+        Number of classes.
+    """
+
+    def __init__(self, support, labels, predictions, n_classes):
+        known = (labels == predictions) & (labels >= 0) & (labels < n_classes)
+        # Points that extend the runs of class c stand together, as group c; those that
+        # break every run stand last. So both kinds are slices for any prediction.
+        group = np.where(known, labels, n_classes)
+        self.order = np.argsort(group, kind="stable")
+        self.starts = np.searchsorted(group[self.order], np.arange(n_classes + 2))
+        self.points = np.ascontiguousarray(support[self.order], dtype=np.float64)
+        self.center = self.points.mean(axis=0)
+        self._prepare_search()
+
+    def _prepare_search(self):
+        # Search runs on centred points of length at most 1, so that float32 neither
+        # overflows nor underflows and offsets cost no digits. (b, |b|^2), so that one
+        # product with (-2a, 1) gives |b|^2 - 2ab.
+        self.scale = np.sqrt(_squared_norm(self.points - self.center).max()) or 1.0
+        self._search32 = self._search_matrix(np.float32)
+        self._position = np.empty(len(self.order), dtype=np.int64)
+        self._position[self.order] = np.arange(len(self.order))
+
+    def _search_matrix(self, dtype):
+        centred = (self.points - self.center) / self.scale
+        return np.column_stack([centred, _squared_norm(centred)]).astype(dtype)
+
+    def __getstate__(self):
+        # What the search needs beyond the points follows from them.
+        state = self.__dict__.copy()
+        del state["_search32"], state["_position"]
+        return state
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._prepare_search()
+
+    def query(self, queries, predictions, own=None):
+        """Compute q, the nearest distance and the nearest training point.
+
+        Parameters
+        ----------
+        queries : ndarray of shape (n_queries, n_dimensions), dtype=float64
+            Representations of the queries.
+        predictions : ndarray of shape (n_queries,)
+            Predicted class codes of the queries.
+        own : ndarray of shape (n_queries,), default=None
+            Row of each query in `support`, left out of its own neighbours.
+
+        Returns
+        -------
+        similarity : ndarray of shape (n_queries,), dtype=float64
+        nearest_distance : ndarray of shape (n_queries,), dtype=float64
+            L2 distance, inf if there is no other point.
+        nearest_index : ndarray of shape (n_queries,), dtype=int64
+            Row in `support`, the first of several at the same distance; -1 if there is
+            no other point.
+        """
+        n_queries = len(queries)
+        similarity = np.zeros(n_queries)
+        nearest_squared = np.full(n_queries, np.inf)
+        nearest_index = np.full(n_queries, -1, dtype=np.int64)
+        own = None if own is None else self._position[own]
+        # Queries of one class share their slices, so they are answered together.
+        rows = np.argsort(predictions, kind="stable")
+        for dtype in (np.float32, np.float64):
+            if len(rows) == 0:
+                break
+            # Few rows, if any, need float64; its matrix is not kept.
+            search = (
+                self._search32 if dtype == np.float32 else self._search_matrix(dtype)
+            )
+            undecided = []
+            for chunk in self._chunks(rows):
+                found = self._query_chunk(
+                    queries[chunk],
+                    predictions[chunk],
+                    None if own is None else own[chunk],
+                    search,
+                )
+                similarity[chunk], nearest_squared[chunk], nearest_index[chunk] = found[
+                    :3
+                ]
+                undecided.append(chunk[found[3]])
+            rows = np.concatenate(undecided)
+        return similarity, np.sqrt(nearest_squared), nearest_index
+
+    def _chunks(self, rows):
+        """Cut `rows` so that the distances of a chunk to all points fit a block."""
+        step = max(1, _BLOCK_ENTRIES // len(self.points))
+        return [rows[start : start + step] for start in range(0, len(rows), step)]
+
+    def _query_chunk(self, queries, predictions, own, search):
+        """Answer queries, sorted by prediction, from one product in one precision.
+
+        Returns the similarity, the squared nearest distance, the nearest index, and
+        the rows left undecided, which only happens in float32.
+        """
+        squared, squared_norm, error = self._search_distances(queries, own, search)
+        codes, begin = np.unique(predictions, return_index=True)
+        end = np.append(begin[1:], len(queries))
+        parts = [
+            self._answer(
+                queries[part], squared[part], squared_norm[part], error[part], code
+            )
+            for code, part in zip(codes, map(slice, begin, end), strict=True)
+        ]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def _answer(self, queries, squared, squared_norm, error, code):
+        """Answer queries of one predicted class from their search distances."""
+        first, last = self.starts[code], self.starts[code + 1]
+        inner = squared[:, first:last]
+        # Squared distances to the nearest extender and the nearest breaker.
+        near = inner.min(axis=1, initial=np.inf)
+        breaker = np.minimum(
+            squared[:, :first].min(axis=1, initial=np.inf),
+            squared[:, last:].min(axis=1, initial=np.inf),
+        )
+        # Everything that may be as near as these, to be measured again.
+        hits = squared <= _raise(breaker, 2 * error)[:, None]
+        np.less_equal(inner, _raise(near, 2 * error)[:, None], out=hits[:, first:last])
+        undecided = np.zeros(len(queries), dtype=bool)
+        if squared.dtype == np.float32:
+            undecided = ~np.isfinite(error)
+            hits[undecided] = False
+        row, column = _nonzero(hits)
+        if squared.dtype == np.float32:
+            undecided |= np.bincount(row, minlength=len(queries)) > _MAX_UNDECIDED
+            row, column = row[~undecided[row]], column[~undecided[row]]
+        exact = self._direct(queries, row, column)
+        inside = (column >= first) & (column < last)
+        radius = _row_min(exact, row, ~inside, len(queries))
+        nearest = _row_min(exact, row, slice(None), len(queries))
+        tied = exact == nearest[row]
+        index = np.full(len(queries), len(self.order))
+        np.minimum.at(index, row[tied], self.order[column[tied]])
+        index[index == len(self.order)] = -1
+
+        # Extenders that are surely nearer than the breaker, and those that may be.
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = radius / self.scale**2 - squared_norm
+            sure = (shift - error).astype(squared.dtype)
+        maybe = _raise(shift.astype(squared.dtype), error)
+        similarity = _count(inner < sure[:, None])
+        open_ = _count(inner <= maybe[:, None]) > similarity
+        open_ &= ~undecided
+        if open_.any():
+            rows = np.flatnonzero(open_)
+            window = (inner[rows] >= sure[rows, None]) & (
+                inner[rows] <= maybe[rows, None]
+            )
+            row, column = _nonzero(window)
+            nearer = (
+                self._direct(queries[rows], row, column + first) < radius[rows][row]
+            )
+            similarity[rows] += np.bincount(row[nearer], minlength=len(rows))
+        return similarity, nearest, index, undecided
+
+    def _search_distances(self, queries, own, search):
+        """Return |b|^2 - 2ab for all pairs, |a|^2, and a bound of the errors.
+
+        All in search units. The query's own point stands at inf.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            centred = (queries - self.center) / self.scale
+            squared_norm = _squared_norm(centred)
+            augmented = np.column_stack([-2 * centred, np.ones(len(centred))])
+            squared = augmented.astype(search.dtype) @ search.T
+            # Casting, m + 1 products and as many sums: fewer than 2 (m + 8) roundings
+            # (eps is two of them) of terms that sum to less than (|a| + 1)^2.
+            roundings = (search.shape[1] + 8) * np.finfo(search.dtype).eps
+            error = roundings * (np.sqrt(squared_norm) + 1) ** 2
+        beyond = ~(squared_norm < np.sqrt(np.finfo(search.dtype).max))
+        if beyond.any():
+            # Out of range: nothing is known, so everything is to be measured.
+            squared[beyond] = 0.0
+            error[beyond] = np.inf
+        if own is not None:
+            squared[np.arange(len(own)), own] = np.inf
+        return squared, squared_norm, error
+
+    def _direct(self, queries, row, column):
+        """Measure squared distances of pairs by direct difference in float64."""
+        squared = np.empty(len(row))
+        step = max(1, _DIRECT_ENTRIES // self.points.shape[1])
+        for start in range(0, len(row), step):
+            part = slice(start, start + step)
+            squared[part] = _squared_norm(
+                queries[row[part]] - self.points[column[part]]
+            )
+        return squared
+
+    def kneighbors(self, queries, n_neighbors, own=None):
+        """Find the nearest training points.
+
+        Parameters
+        ----------
+        queries : ndarray of shape (n_queries, n_dimensions), dtype=float64
+            Representations of the queries.
+        n_neighbors : int
+            Number of neighbours, at most the number of other training points.
+        own : ndarray of shape (n_queries,), default=None
+            Row of each query in `support`, left out of its own neighbours.
+
+        Returns
+        -------
+        distances : ndarray of shape (n_queries, n_neighbors), dtype=float64
+            Ascending L2 distances.
+        indices : ndarray of shape (n_queries, n_neighbors), dtype=int64
+            Rows in `support`; points at the same distance stand in row order.
+        """
+        distances = np.empty((len(queries), n_neighbors))
+        indices = np.empty((len(queries), n_neighbors), dtype=np.int64)
+        own = None if own is None else self._position[own]
+        for rows in self._chunks(np.arange(len(queries))):
+            left_out = None if own is None else own[rows]
+            squared, _, error = self._search_distances(
+                queries[rows], left_out, self._search32
+            )
+            kth = np.partition(squared, n_neighbors - 1, axis=1)[:, n_neighbors - 1]
+            row, column = _nonzero(squared <= _raise(kth, 2 * error)[:, None])
+            exact = self._direct(queries[rows], row, column)
+            original = self.order[column]
+            best = np.lexsort((original, exact, row))
+            # Every row has at least n_neighbors candidates; its first ones stay.
+            begin = np.searchsorted(row[best], np.arange(len(rows)))
+            best = best[begin[:, None] + np.arange(n_neighbors)]
+            distances[rows] = np.sqrt(exact[best])
+            indices[rows] = original[best]
+        return distances, indices
+
+
+def cap_similarity(similarity, max_similarity):
+    """Return q, at most `max_similarity` unless that is None."""
+    if max_similarity is None:
+        return similarity
+    return np.minimum(similarity, max_similarity)
+
+
+def _raise(value, error):
+    """Return value + error below inf, so that a point left out (inf) never counts.
+
+    Where there is no value (inf), nothing is within its error: -inf.
+    """
+    limit = np.finfo(value.dtype).max
+    with np.errstate(over="ignore", invalid="ignore"):
+        raised = np.minimum(value + error, limit).astype(value.dtype)
+    return np.where(np.isposinf(value), -np.inf, raised).astype(value.dtype)
+
+
+def _nonzero(mask):
+    """Return row and column of the True entries, row by row.
+
+    Searching the flat array is several times faster than `numpy.nonzero` in two
+    dimensions.
+    """
+    return np.divmod(np.flatnonzero(mask), max(mask.shape[1], 1))
+
+
+def _count(mask):
+    """Count the True entries of each row, faster than `numpy.count_nonzero`."""
+    return mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.float64)
+
+
+def _row_min(values, row, chosen, n_rows):
+    """Return the smallest of the chosen values of each row, inf where there is none."""
+    smallest = np.full(n_rows, np.inf)
+    np.minimum.at(smallest, row[chosen], values[chosen])
+    return smallest
+
+
+def _squared_norm(vectors):
+    # A sum over the last axis adds each row in the same order whatever the batch is;
+    # a matrix product does not.
+    with np.errstate(over="ignore"):
+        return np.square(vectors).sum(axis=1)

@@ -1,0 +1,275 @@
+"""The HIGH-RELIABILITY region: rescaled similarity, Algorithm 1, membership."""
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Region(NamedTuple):
+    """What Algorithm 1 returns: the smallest q' and one threshold per class."""
+
+    q_min: float
+    thresholds: np.ndarray
+
+
+class NoRegionWarning(UserWarning):
+    """No region reaches the alpha asked for, so that every row is rejected."""
+
+
+def rescale_similarity(similarity, probability):
+    """Compute q' = min(q, (2 + q)^p) for the probability p of the prediction.
+
+    Parameters
+    ----------
+    similarity : ndarray of shape (n_samples,)
+        Similarity q.
+    probability : ndarray of shape (n_samples,)
+        SDM output of the predicted class.
+
+    Returns
+    -------
+    rescaled_similarity : ndarray of shape (n_samples,)
+        SDM, Eq. 8.
+    """
+    return np.minimum(similarity, (2.0 + similarity) ** probability)
+
+
+def quantile_index(n_samples, alpha):
+    """Compute k = floor((1 - alpha)(n + 1)), the split-conformal rank, exactly.
+
+    `alpha` is taken as the decimal number that it prints as: in floating point
+    1 - 0.95 is above 0.05 and 1 - 0.9 below 0.1, which moves the rank by one at exact
+    multiples.
+
+    Parameters
+    ----------
+    n_samples : int or ndarray of int
+        Sample sizes n.
+    alpha : float
+        Accuracy, 0 < alpha < 1.
+
+    Returns
+    -------
+    index : ndarray of int
+        0 where n is too small for `alpha`.
+    """
+    n_plus_one = np.asarray(n_samples, dtype=np.int64) + 1
+    miss = 1 - Fraction(repr(float(alpha)))
+    product = float(miss) * n_plus_one
+    index = np.asarray(np.floor(product), dtype=np.int64)
+    # Only next to an integer can rounding have crossed it; there, count in integers.
+    near = np.abs(product - np.rint(product)) < 1e-6
+    exact = [int(n) * miss.numerator // miss.denominator for n in n_plus_one[near]]
+    index[near] = exact
+    return index
+
+
+def smallest_sample(alpha):
+    """Return the smallest n whose :func:`quantile_index` is at least 1."""
+    return math.ceil(1 / (1 - Fraction(repr(float(alpha))))) - 1
+
+
+def class_threshold(values, alpha):
+    """Return the floor((1 - alpha)(n + 1))-th smallest of `values`.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_samples,)
+        SDM outputs of the true class.
+    alpha : float
+        Accuracy, 0 < alpha < 1.
+
+    Returns
+    -------
+    threshold : float
+        -inf where there are too few values for `alpha`, so that no test passes.
+    """
+    index = int(quantile_index(len(values), alpha))
+    if index == 0:
+        return -np.inf
+    return float(np.partition(values, index - 1)[index - 1])
+
+
+def find_region(rescaled_similarity, true_probability, y, n_classes, alpha):
+    """Find the region in which every class reaches `alpha` (SDM, Algorithm 1).
+
+    Over the candidates q* ascending among the q' > 0, the first is taken at which
+    every class's threshold psi_c is at least `alpha`; psi_c is the
+    :func:`class_threshold` of the true-class outputs of the points with label c and
+    q' >= q*. As psi_c >= alpha exactly if fewer than k of the values lie below alpha,
+    one sort and cumulative counts find q* in O(n log n).
+
+    Parameters
+    ----------
+    rescaled_similarity : ndarray of shape (n_calibration,)
+        q' of the calibration points.
+    true_probability : ndarray of shape (n_calibration,)
+        SDM output of the true class of each.
+    y : ndarray of shape (n_calibration,)
+        True class codes.
+    n_classes : int
+        Number of classes.
+    alpha : float
+        Accuracy, 1/2 < alpha < 1.
+
+    Returns
+    -------
+    region : Region
+        `q_min` is inf, and so is every threshold, if there is no region.
+    """
+    candidates = np.unique(rescaled_similarity[rescaled_similarity > 0])
+    # failing[i] counts the classes that miss alpha at candidates[i]. For one class the
+    # test changes only at its own q', so the changes are added at those places.
+    change = np.zeros(len(candidates) + 1, dtype=np.int64)
+    for code in range(n_classes):
+        members = (y == code) & (rescaled_similarity > 0)
+        order = np.argsort(rescaled_similarity[members])
+        steps, first = np.unique(rescaled_similarity[members][order], return_index=True)
+        low = true_probability[members][order] < alpha
+        # Points at or above each step, and behind the last step none.
+        n_above = np.append(len(order) - first, 0)
+        n_low = np.append(np.cumsum(low[::-1])[::-1][first], 0)
+        fails = (n_low >= quantile_index(n_above, alpha)).astype(np.int64)
+        change[0] += fails[0]
+        np.add.at(
+            change, np.searchsorted(candidates, steps, side="right"), np.diff(fails)
+        )
+    passing = np.flatnonzero(np.cumsum(change)[:-1] == 0)
+    if len(passing) == 0:
+        return Region(np.inf, np.full(n_classes, np.inf))
+    q_min = candidates[passing[0]]
+    inside = rescaled_similarity >= q_min
+    thresholds = [
+        class_threshold(true_probability[inside & (y == code)], alpha)
+        for code in range(n_classes)
+    ]
+    return Region(float(q_min), np.asarray(thresholds))
+
+
+def find_largest_alpha(rescaled_similarity, true_probability, y, n_classes):
+    """Return the largest alpha, to four decimals, for which a region exists.
+
+    At a fixed candidate a higher alpha lowers the rank and raises the bar, so that
+    reaching alpha implies reaching every smaller one: bisection is exact.
+
+    Parameters
+    ----------
+    rescaled_similarity, true_probability, y, n_classes
+        As for :func:`find_region`.
+
+    Returns
+    -------
+    alpha : float
+        A value in (1/2, 1), or NaN if no alpha above 1/2 has a region.
+    """
+    low, high = 5000, 10000
+    while high - low > 1:
+        middle = (low + high) // 2
+        region = find_region(
+            rescaled_similarity, true_probability, y, n_classes, middle / 10000
+        )
+        if np.isfinite(region.q_min):
+            low = middle
+        else:
+            high = middle
+    return low / 10000 if low > 5000 else np.nan
+
+
+def describe_missing_region(alpha, alpha_found, y, classes):
+    """Say that there is no region, why as far as is known, and what to do.
+
+    Parameters
+    ----------
+    alpha : float
+        The accuracy that was not reached.
+    alpha_found : float
+        What :func:`find_largest_alpha` returned.
+    y : ndarray of shape (n_calibration,)
+        True class codes.
+    classes : ndarray of shape (n_classes,)
+        Class labels.
+
+    Returns
+    -------
+    message : str
+    """
+    counts = np.bincount(y, minlength=len(classes))
+    needed = smallest_sample(alpha)
+    short = [
+        f"{label!r} has {count}"
+        for label, count in zip(classes.tolist(), counts, strict=True)
+        if count < needed
+    ]
+    message = (
+        f"No region of the calibration half reaches alpha={alpha:g}: every row will be "
+        "rejected. "
+    )
+    if short:
+        shown = ", ".join(short[:5]) + (", ..." if len(short) > 5 else "")
+        message += (
+            f"Class {shown} calibration rows, and this alpha needs at least {needed} "
+            "in every class. "
+        )
+    if np.isnan(alpha_found):
+        message += "No alpha above 1/2 is attainable on this data (alpha_found_). "
+    else:
+        message += (
+            f"The largest alpha attainable on this data is {alpha_found:g} "
+            "(alpha_found_). "
+        )
+    return message + (
+        "Lower alpha, give more rows to the class that falls short, or merge classes "
+        "that are taken for each other."
+    )
+
+
+def in_region(similarity, rescaled_similarity, probability, prediction, region):
+    """Tell which points lie in the region (SDM, Eq. 9).
+
+    Parameters
+    ----------
+    similarity, rescaled_similarity, probability : ndarray of shape (n_samples,)
+        q, q' and the SDM output of the prediction.
+    prediction : ndarray of shape (n_samples,)
+        Predicted class codes.
+    region : Region
+        As returned by :func:`find_region`.
+
+    Returns
+    -------
+    accepted : ndarray of shape (n_samples,), dtype=bool
+    """
+    return (
+        (similarity > 0)
+        & (rescaled_similarity >= region.q_min)
+        & (probability >= region.thresholds[prediction])
+    )
+
+
+def effective_sample_size(rescaled_similarity, calibration_rescaled, y, n_classes):
+    """Count the calibration points of each class below a point's q' (SDM, A.5).
+
+    Parameters
+    ----------
+    rescaled_similarity : ndarray of shape (n_samples,)
+        q' of the points asked for.
+    calibration_rescaled : ndarray of shape (n_calibration,)
+        q' of the calibration points.
+    y : ndarray of shape (n_calibration,)
+        True class codes of the calibration points.
+    n_classes : int
+        Number of classes.
+
+    Returns
+    -------
+    effective_sample_size : ndarray of shape (n_samples, n_classes), dtype=int64
+        ``#{class c with q' below the point's}``, at most the class size minus 1.
+    """
+    sizes = np.empty((len(rescaled_similarity), n_classes), dtype=np.int64)
+    for code in range(n_classes):
+        values = np.sort(calibration_rescaled[y == code])
+        below = np.searchsorted(values, rescaled_similarity, side="left")
+        sizes[:, code] = np.minimum(below, max(len(values) - 1, 0))
+    return sizes

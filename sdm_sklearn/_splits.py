@@ -1,0 +1,92 @@
+"""Training and calibration halves: random ones, and checks of given ones."""
+
+import numpy as np
+
+
+def stratified_halves(y, calibration_size, random_state):
+    """Draw a calibration half from each class, rounded down but never empty.
+
+    :class:`~sklearn.model_selection.StratifiedShuffleSplit` hands out the rounding of
+    class sizes at random, and may so leave a small class with one training row.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,)
+        Class codes.
+    calibration_size : float
+        Share of each class for the calibration half.
+    random_state : RandomState
+        Source of randomness.
+
+    Returns
+    -------
+    train, calibration : ndarray of int
+        Ascending row numbers.
+    """
+    held_out = np.zeros(len(y), dtype=bool)
+    for code in np.unique(y):
+        members = random_state.permutation(np.flatnonzero(y == code))
+        held_out[members[: max(1, int(calibration_size * len(members)))]] = True
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def check_split(train, calibration, y, classes):
+    """Return both halves as row numbers, or say which class they leave short.
+
+    Parameters
+    ----------
+    train, calibration : array-like of int or bool
+        Row numbers or masks.
+    y : ndarray of shape (n_samples,)
+        Class codes.
+    classes : ndarray of shape (n_classes,)
+        Class labels, for the messages.
+
+    Returns
+    -------
+    train, calibration : ndarray of int
+
+    Raises
+    ------
+    ValueError
+        If a half is no set of row numbers, a row stands twice, or a class has fewer
+        than 2 training rows or no calibration row.
+    """
+    halves = []
+    for half in (train, calibration):
+        half = np.asarray(half)
+        if half.dtype == bool and half.shape == y.shape:
+            half = np.flatnonzero(half)
+        rows_are_known = half.dtype.kind in "iu" and half.ndim == 1
+        if rows_are_known and len(half):
+            rows_are_known = half.min() >= 0 and half.max() < len(y)
+        if not (rows_are_known or half.size == 0):
+            raise ValueError(
+                f"cv must give row numbers from 0 to {len(y) - 1}, or masks of "
+                f"{len(y)} rows. Got {half!r} instead."
+            )
+        halves.append(half.astype(np.intp).ravel())
+    train, calibration = halves
+    rows = np.concatenate(halves)
+    n_repeated = len(rows) - len(np.unique(rows))
+    if n_repeated:
+        raise ValueError(
+            f"cv puts {n_repeated} rows twice into the training and calibration "
+            "halves: a row must stand in at most one half, and once, for the "
+            "calibration to be honest."
+        )
+    totals = np.bincount(y, minlength=len(classes))
+    for half, name, least in (
+        (train, "training", 2),
+        (calibration, "calibration", 1),
+    ):
+        counts = np.bincount(y[half], minlength=len(classes))
+        if counts.min() < least:
+            code = int(counts.argmin())
+            raise ValueError(
+                f"Class {classes.tolist()[code]!r} has {counts[code]} of its "
+                f"{totals[code]} rows in the {name} half, and needs at least {least} "
+                "there: add rows of this class, merge it with another, or change cv or "
+                "calibration_size."
+            )
+    return train, calibration

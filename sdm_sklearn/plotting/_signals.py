@@ -1,0 +1,70 @@
+"""The signals behind a decision, as arrays and as a sentence."""
+
+import numpy as np
+from sklearn.utils import Bunch
+
+from .._selective import unwrap
+
+_USED = (
+    "prediction",
+    "similarity",
+    "distance",
+    "probability",
+    "rescaled_similarity",
+    "accepted",
+    "is_ood",
+    "nearest_distance",
+)
+
+
+def measure_signals(estimator, X):
+    """Return the SDMClassifier inside `estimator`, and its signals of `X` as arrays."""
+    classifier, inner_X = unwrap(estimator, X)
+    if not hasattr(classifier, "signals"):
+        raise TypeError(
+            f"{type(classifier).__name__} has no signals: pass an SDMClassifier, or a "
+            "Pipeline, search or FrozenEstimator around one."
+        )
+    signals = classifier.signals(inner_X)  # a DataFrame after set_output
+    return classifier, Bunch(**{name: np.asarray(signals[name]) for name in _USED})
+
+
+def explain(row):
+    """Say in one line why a row is accepted or rejected.
+
+    Parameters
+    ----------
+    row : Bunch
+        `accepted`, `similarity`, `distance`, `rescaled_similarity` and `probability` of
+        the row; `q_min` and `threshold`, the smallest q' of the region and the smallest
+        probability of an accepted prediction of its class.
+
+    Returns
+    -------
+    reason : str
+    """
+    if row.accepted:
+        return (
+            f"q' ≥ {row.q_min:.2f} and probability ≥ {row.threshold:.3f}: in the region"
+        )
+    if not np.isfinite(row.q_min):
+        return "no region reaches alpha on the calibration data"
+    if row.similarity == 0:
+        return "q = 0: the nearest exemplar does not support it, out of distribution"
+    if row.distance == 0:
+        return "d = 0: farther from the exemplars than all calibration rows of a class"
+    missed = []
+    if row.rescaled_similarity < row.q_min:
+        pair = _tell_apart(row.rescaled_similarity, row.q_min, 2)
+        missed.append("q' = {} < {}".format(*pair))
+    if row.probability < row.threshold:
+        pair = _tell_apart(row.probability, row.threshold, 3)
+        missed.append("probability = {} < {}".format(*pair))
+    return " and ".join(missed) or "the models or the lower bound of d disagree"
+
+
+def _tell_apart(first, second, digits):
+    """Format two numbers with as many digits as it takes to see the difference."""
+    while digits < 17 and f"{first:.{digits}f}" == f"{second:.{digits}f}":
+        digits += 1
+    return f"{first:.{digits}f}", f"{second:.{digits}f}"

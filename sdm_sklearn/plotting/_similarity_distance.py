@@ -1,0 +1,170 @@
+"""Display of the plane of Similarity and Distance."""
+
+import numpy as np
+
+from .._selective import unwrap
+from ._signals import measure_signals
+from ._style import DARK, MIDDLE, PALE, get_axes, plain_symlog
+
+
+class SimilarityDistanceDisplay:
+    """Rows in the plane of Similarity q and Distance d, with the accepted region.
+
+    In-distribution rows have long runs of like-minded neighbours (q) and lie close to
+    the training data (d near 1); out-of-distribution rows have q = 0 or d near 0. The
+    region demands q' >= q'_min, and as q' <= q, no accepted row stands left of it. Use
+    :meth:`from_estimator` to create a display.
+
+    Parameters
+    ----------
+    similarity : ndarray of shape (n_samples,)
+        q of each row.
+
+    distance : ndarray of shape (n_samples,)
+        d of each row.
+
+    accepted : ndarray of shape (n_samples,), dtype=bool
+        Whether the row is accepted.
+
+    out_of_distribution : ndarray of shape (n_samples,), dtype=bool
+        Whether the row is known to be out of distribution.
+
+    q_min : float
+        Smallest rescaled similarity of the region, inf if there is none.
+
+    Attributes
+    ----------
+    points_ : dict of matplotlib Artist
+        The points of "accepted", "rejected", "ood accepted" and "ood rejected".
+
+    region_ : matplotlib Artist or None
+        The shaded part that holds every accepted row.
+
+    ax_ : matplotlib Axes
+        Axes with the points.
+
+    figure_ : matplotlib Figure
+        Figure with the axes.
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> from sklearn.datasets import make_blobs
+    >>> from sdm_sklearn import SDMClassifier
+    >>> from sdm_sklearn.plotting import SimilarityDistanceDisplay
+    >>> X, y = make_blobs(600, centers=2, n_features=8, random_state=0)
+    >>> clf = SDMClassifier(alpha=0.9, random_state=0).fit(X[:400], y[:400])
+    >>> SimilarityDistanceDisplay.from_estimator(clf, X[400:], X_ood=X[400:] * 9)
+    <...>
+    >>> plt.show()
+    """
+
+    def __init__(self, *, similarity, distance, accepted, out_of_distribution, q_min):
+        self.similarity = similarity
+        self.distance = distance
+        self.accepted = accepted
+        self.out_of_distribution = out_of_distribution
+        self.q_min = q_min
+
+    @classmethod
+    def from_estimator(cls, estimator, X, *, X_ood=None, ax=None, **kwargs):
+        """Draw rows as a fitted SDMClassifier sees them, at its own alpha.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted :class:`~sdm_sklearn.SDMClassifier`, bare or inside Pipelines and
+            searches.
+
+        X : array-like of shape (n_samples, n_features)
+            In-distribution rows.
+
+        X_ood : array-like of shape (n_ood, n_features), default=None
+            Rows known to be out of distribution.
+
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes new ones.
+
+        **kwargs : dict
+            Passed to matplotlib's `scatter` for all points.
+
+        Returns
+        -------
+        display : SimilarityDistanceDisplay
+        """
+        signals = [
+            measure_signals(estimator, rows)[1]
+            for rows in (X, X_ood)
+            if rows is not None
+        ]
+        columns = {
+            name: np.concatenate([part[name] for part in signals])
+            for name in ("similarity", "distance", "accepted")
+        }
+        sizes = [len(part.similarity) for part in signals]
+        display = cls(
+            **columns,
+            out_of_distribution=np.repeat([False, True][: len(sizes)], sizes),
+            q_min=unwrap(estimator, None)[0].q_min_,
+        )
+        return display.plot(ax=ax, **kwargs)
+
+    def plot(self, ax=None, **kwargs):
+        """Draw the stored rows.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes new ones.
+
+        **kwargs : dict
+            Passed to matplotlib's `scatter` for all points.
+
+        Returns
+        -------
+        display : SimilarityDistanceDisplay
+        """
+        self.ax_ = ax = get_axes("SimilarityDistanceDisplay", ax)
+        self.figure_ = ax.figure
+        self.region_ = None
+        if np.isfinite(self.q_min):
+            self.region_ = ax.axvspan(
+                self.q_min,
+                max(self.similarity.max(), self.q_min) * 1.3,
+                facecolor=PALE,
+                alpha=0.45,
+                zorder=0,
+                label=f"region: q ≥ {self.q_min:.3g} holds every accepted row",
+            )
+        self.points_ = {}
+        styles = {
+            ("in distribution", False): {"color": DARK, "marker": "o"},
+            ("OOD", True): {"color": MIDDLE, "marker": "^"},
+        }
+        for (kind, is_ood), style in styles.items():
+            for verdict in ("accepted", "rejected"):
+                rows = self.out_of_distribution == is_ood
+                total = rows.sum()
+                rows = rows & (self.accepted == (verdict == "accepted"))
+                if not total:
+                    continue
+                key = f"ood {verdict}" if is_ood else verdict
+                look = dict(style)
+                if verdict == "rejected":
+                    look["facecolors"] = "none"
+                    look["edgecolors"] = look.pop("color")
+                self.points_[key] = ax.scatter(
+                    self.similarity[rows],
+                    self.distance[rows],
+                    **{"s": 26, "linewidths": 0.8, "alpha": 0.7, **look, **kwargs},
+                    label=f"{kind}, {verdict}: {rows.sum()} of {total}",
+                )
+        plain_symlog(ax)
+        ax.set(
+            xlabel="Similarity q (like-minded nearest neighbours in a row)",
+            ylabel="Distance d (1: near the training data)",
+            xlim=(-0.15, max(self.similarity.max(), 1) * 1.3),
+            ylim=(-0.04, 1.04),
+        )
+        ax.legend(loc="best")
+        return self

@@ -1,0 +1,166 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sdm_sklearn._region import (
+    Region,
+    class_threshold,
+    describe_missing_region,
+    effective_sample_size,
+    find_largest_alpha,
+    find_region,
+    in_region,
+    quantile_index,
+    rescale_similarity,
+    smallest_sample,
+)
+
+alphas = st.sampled_from([0.6, 0.75, 0.8, 0.9, 0.95, 0.99, 2 / 3, 0.6180339887])
+
+
+def test_rescaled_similarity_by_hand():
+    q = np.array([0.0, 2, 2, 7, 7])
+    p = np.array([1.0, 0, 1, 0.5, 1])
+    assert_allclose(rescale_similarity(q, p), [0, 1, 2, 3, 7])
+
+
+@given(st.integers(0, 10**6), st.decimals("0.5001", "0.9999", places=4))
+@example(9, 0.9)
+@example(19, 0.95)
+@example(99, 0.99)
+@example(4, 0.8)
+def test_quantile_index_is_exact(n, alpha):
+    alpha = float(alpha)
+    exact = (1 - Fraction(str(alpha))) * (n + 1) // 1
+    assert quantile_index(n, alpha) == exact
+    assert_array_equal(quantile_index(np.array([n, n]), alpha), [exact, exact])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "n"), [(0.9, 9), (0.95, 19), (0.99, 99), (0.8, 4), (0.5625, 2)]
+)
+def test_smallest_sample(alpha, n):
+    assert smallest_sample(alpha) == n
+    assert quantile_index(n - 1, alpha) == 0
+    assert quantile_index(n, alpha) == 1
+
+
+@pytest.mark.parametrize(("alpha", "n"), [(0.9, 10), (0.95, 20), (0.99, 100), (0.8, 5)])
+def test_threshold_at_exact_multiples(alpha, n):
+    values = np.linspace(0.9, 0.5, n)
+    assert class_threshold(values, alpha) == values.min()
+
+
+def test_threshold_by_hand():
+    values = np.linspace(0.5, 0.9, 30)
+    assert class_threshold(values, 0.9) == values[2]  # floor(0.1 * 31) = 3rd smallest
+    assert class_threshold(values, 0.95) == values[0]
+    assert class_threshold(values[:8], 0.9) == -np.inf  # 9 points are needed
+    assert class_threshold(values[:0], 0.9) == -np.inf
+
+
+def literal_algorithm(rescaled, probability, y, n_classes, alpha):
+    """Algorithm 1 as it is written: every candidate, every class, one quantile."""
+    for q_star in np.unique(rescaled[rescaled > 0]):
+        thresholds = [
+            class_threshold(probability[(rescaled >= q_star) & (y == code)], alpha)
+            for code in range(n_classes)
+        ]
+        if min(thresholds) >= alpha:
+            return q_star, thresholds
+    return np.inf, [np.inf] * n_classes
+
+
+@st.composite
+def calibration(draw):
+    n, n_classes = draw(st.integers(0, 80)), draw(st.integers(2, 4))
+    random = np.random.RandomState(draw(st.integers(0, 2**31 - 1)))
+    y = random.randint(n_classes, size=n)
+    # Few distinct values make ties; some q' are 0; high outputs make regions common.
+    rescaled = random.randint(0, draw(st.integers(1, 30)) + 1, size=n) / 2
+    probability = 1 - random.rand(n) ** draw(st.integers(1, 4)) * random.randint(
+        0, 2, n
+    )
+    return rescaled, np.round(probability, 2), y, n_classes
+
+
+@given(calibration(), alphas)
+def test_region_equals_the_literal_algorithm(data, alpha):
+    region = find_region(*data, alpha)
+    q_min, thresholds = literal_algorithm(*data, alpha)
+    assert region.q_min == q_min
+    assert_array_equal(region.thresholds, thresholds)
+
+
+@given(calibration(), st.randoms(use_true_random=False))
+def test_region_does_not_depend_on_order(data, random):
+    rescaled, probability, y, n_classes = data
+    order = np.array(random.sample(range(len(y)), len(y)), dtype=int)
+    region = find_region(*data, 0.75)
+    again = find_region(rescaled[order], probability[order], y[order], n_classes, 0.75)
+    assert again.q_min == region.q_min
+    assert_array_equal(again.thresholds, region.thresholds)
+
+
+@given(calibration())
+def test_largest_alpha_is_the_turning_point(data):
+    largest = find_largest_alpha(*data)
+    if np.isnan(largest):
+        assert find_region(*data, 0.5001).q_min == np.inf
+        return
+    assert np.isfinite(find_region(*data, largest).q_min)
+    if largest < 0.9999:
+        assert find_region(*data, largest + 1e-4).q_min == np.inf
+
+
+def test_no_region_for_an_absent_class():
+    region = find_region(np.full(50, 9.0), np.ones(50), np.zeros(50, int), 2, 0.8)
+    assert region.q_min == np.inf
+    assert_array_equal(region.thresholds, [np.inf, np.inf])
+
+
+def test_membership_by_hand():
+    region = Region(2.0, np.array([0.8, 0.9]))
+    accepted = in_region(
+        similarity=np.array([5, 5, 5, 5, 0]),
+        rescaled_similarity=np.array([2, 1.9, 3, 3, 3]),
+        probability=np.array([0.8, 0.99, 0.85, 0.79, 0.99]),
+        prediction=np.array([0, 0, 1, 0, 0]),
+        region=region,
+    )
+    assert_array_equal(accepted, [True, False, False, False, False])
+
+
+def test_no_region_accepts_nothing():
+    region = Region(np.inf, np.full(2, np.inf))
+    assert not in_region(
+        *[np.array([1e9])] * 2, np.ones(1), np.array([0]), region
+    ).any()
+
+
+def test_effective_sample_size_by_hand():
+    sizes = effective_sample_size(
+        np.array([0.0, 2, 2.5, 9]),
+        calibration_rescaled=np.array([1.0, 2, 3, 2, 7]),
+        y=np.array([0, 0, 0, 1, 1]),
+        n_classes=3,
+    )
+    assert_array_equal(sizes, [[0, 0, 0], [1, 0, 0], [2, 1, 0], [2, 1, 0]])
+
+
+def test_message_of_a_missing_region():
+    classes = np.array(["a", "b", "c", "d", "e", "f", "g"])
+    y = np.repeat(np.arange(7), [9, 8, 1, 1, 1, 1, 1])
+    message = describe_missing_region(0.9, 0.75, y, classes)
+    assert "No region of the calibration half reaches alpha=0.9: every row" in message
+    assert "Class 'b' has 8, 'c' has 1, 'd' has 1, 'e' has 1, 'f' has 1, ..." in message
+    assert "this alpha needs at least 9 in every class" in message
+    assert "The largest alpha attainable on this data is 0.75 (alpha_found_)" in message
+    assert "Lower alpha, give more rows" in message
+    message = describe_missing_region(0.6, np.nan, np.repeat([0, 1], 50), classes[:2])
+    assert "calibration rows" not in message
+    assert "No alpha above 1/2 is attainable" in message

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from sdm_sklearn._splits import check_split, stratified_halves
+
+CLASSES = np.array(["common", "rare"])
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    st.floats(0.05, 0.95),
+    st.integers(0, 1000),
+)
+def test_halves_part_every_class(labels, size, seed):
+    y = np.array(labels)
+    train, calibration = stratified_halves(y, size, np.random.RandomState(seed))
+    assert_array_equal(np.sort(np.concatenate([train, calibration])), np.arange(len(y)))
+    for code in np.unique(y):
+        n = (y == code).sum()
+        assert (y[calibration] == code).sum() == max(1, int(size * n))
+
+
+def test_halves_are_random():
+    y = np.zeros(100, dtype=int)
+    random = np.random.RandomState(0)
+    first, second = (stratified_halves(y, 0.5, random)[0] for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_masks_and_lists_become_rows():
+    y = np.array([0, 0, 1, 1, 0, 1])
+    mask = np.array([1, 1, 1, 1, 0, 0], dtype=bool)
+    train, calibration = check_split(mask, [4, 5], y, CLASSES)
+    assert_array_equal(train, [0, 1, 2, 3])
+    assert_array_equal(calibration, [4, 5])
+
+
+@pytest.mark.parametrize(
+    ("train", "calibration", "message"),
+    [
+        ([0, 1, 2, 3, -1], [4], "cv must give row numbers from 0 to 5.* Got array"),
+        ([0, 1, 2, 3, 6], [4, 5], "cv must give row numbers from 0 to 5"),
+        ([0.5, 1, 2, 3], [4, 5], "cv must give row numbers from 0 to 5"),
+        ([True, False], [4, 5], "cv must give row numbers .* or masks of 6 rows"),
+        ([0, 1, 2, 3, 4, 5], [], r"has 0 of its 3 rows in the calibration half"),
+        ([0, 1, 2, 3], [3, 4, 5], "cv puts 1 rows twice"),
+        ([0, 1, 2, 3, 3], [4, 5], "cv puts 1 rows twice"),
+        (
+            [0, 1, 2],
+            [3, 4, 5],
+            r"Class 'rare' has 1 of its 3 rows in the training half",
+        ),
+        ([0, 1, 2, 3, 5], [4], r"'rare' has 0 of its 3 rows in the calibration half"),
+    ],
+)
+def test_bad_splits(train, calibration, message):
+    y = np.array([0, 0, 1, 1, 0, 1])
+    with pytest.raises(ValueError, match=message):
+        check_split(train, calibration, y, CLASSES)
