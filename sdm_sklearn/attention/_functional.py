@@ -147,8 +147,9 @@ def ssa_attention(
     Parameters
     ----------
     query : Tensor of shape (..., H, L, E)
+        Queries. With two dimensions there are no heads.
     key, value : Tensor of shape (..., H, S, E), (..., H, S, Ev)
-        Leading dimensions broadcast. With two dimensions there are no heads.
+        Keys and values. Leading dimensions broadcast.
     n, b : float or Tensor of shape () or (H,)
         Exponent (at least 1) and scale (above 0), for all heads or for each.
     attn_mask : Tensor broadcastable to (..., H, L, S), or None

@@ -39,11 +39,14 @@ class SSAParameters(nn.Module):
         "softmax" starts at n = 128, b = 1 / 128 in place of ``n_init`` and ``b_init``,
         where SSA is close to softmax: for models trained with softmax.
     device : torch.device or str or None, default=None
+        Where the parameters are created.
 
     Attributes
     ----------
-    n, b : Tensor of shape (H,)
-        The values in use.
+    n : Tensor of shape (H,)
+        The exponents in use.
+    b : Tensor of shape (H,)
+        The scales in use.
 
     Raises
     ------
@@ -149,8 +152,12 @@ class SSA(nn.Module):
     ----------
     dim : int, default=-1
         Dimension along which the weights sum to 1.
-    n_init, b_init, learn_n, learn_b, init
-        As for :class:`SSAParameters`.
+    n_init, b_init : float, default=1.5, 0.8
+        Initial values; see :class:`SSAParameters`.
+    learn_n, learn_b : bool, default=True
+        Whether they are trained.
+    init : None or "softmax", default=None
+        "softmax" starts close to softmax instead.
 
     See Also
     --------
@@ -178,7 +185,20 @@ class SSA(nn.Module):
         self.ssa = SSAParameters(1, n_init, b_init, learn_n, learn_b, init)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the weights of scores of any shape; see :func:`ssa_weights`."""
+        """Compute the weights of scores.
+
+        Parameters
+        ----------
+        scores : Tensor of any shape
+            The scores.
+        mask : Tensor broadcastable to ``scores``, or None
+            As for :func:`ssa_weights`.
+
+        Returns
+        -------
+        Tensor
+            Weights of the shape and dtype of ``scores``.
+        """
         n, b = self.ssa.n[0], self.ssa.b[0]
         return ssa_weights(scores, n, b, mask=mask, dim=self.dim)
 
@@ -194,7 +214,8 @@ def ssa_parameter_groups(model: nn.Module, **options: Any) -> list[dict[str, Any
     Parameters
     ----------
     model : nn.Module
-    **options
+        A model, with or without SSA attention.
+    **options : dict
         Options of the group of all other parameters, such as ``weight_decay``.
 
     Returns

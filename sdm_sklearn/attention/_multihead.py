@@ -21,11 +21,24 @@ class SSAMultiheadAttention(nn.MultiheadAttention):
 
     Parameters
     ----------
-    embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, \
-batch_first, device, dtype
+    embed_dim, num_heads : int
+        Width of the output and number of heads.
+    dropout : float, default=0.0
+        Probability with which a weight is dropped in training.
+    bias, add_bias_kv, add_zero_attn : bool, default=True, False, False
         As for :class:`torch.nn.MultiheadAttention`.
-    n_init, b_init, learn_n, learn_b, init
-        As for :class:`SSAParameters`.
+    kdim, vdim : int or None, default=None
+        Widths of keys and values, ``embed_dim`` for None.
+    batch_first : bool, default=False
+        Whether inputs are (N, L, E) and not (L, N, E).
+    device, dtype : torch.device, torch.dtype or None, default=None
+        Of the projections; n and b stay in float32.
+    init : None or "softmax", default=None
+        "softmax" starts at n = 128, b = 1 / 128, close to softmax.
+    n_init, b_init : float, default=1.5, 0.8
+        Initial n and b, where ``init`` is None.
+    learn_n, learn_b : bool, default=True
+        Whether n and b are trained.
 
     Attributes
     ----------
@@ -245,9 +258,14 @@ def convert_to_ssa(
     Parameters
     ----------
     model : nn.Module
-    init, n_init, b_init, learn_n, learn_b
-        As for :class:`SSAParameters`. The default starts close to softmax, for models
-        that were trained with it; pass ``init=None`` for models yet to be trained.
+        The model, changed in place.
+    init : None or "softmax", default="softmax"
+        The default starts close to softmax, for models that were trained with it;
+        pass ``init=None`` for models yet to be trained.
+    n_init, b_init : float, default=1.5, 0.8
+        Initial n and b, where ``init`` is None.
+    learn_n, learn_b : bool, default=True
+        Whether n and b are trained.
 
     Returns
     -------

@@ -1,24 +1,23 @@
 """SSA attention in models of the transformers library (extra ``transformers``).
 
-Importing this module imports transformers. :func:`convert_to_ssa` changes a model in
-place, ``model.save_pretrained`` saves it and :func:`load_ssa` brings it back;
-``from_pretrained`` alone would drop n and b without an error.
+transformers is imported by the functions, not with this module. :func:`convert_to_ssa`
+changes a model in place, ``model.save_pretrained`` saves it and :func:`load_ssa` brings
+it back; ``from_pretrained`` alone would drop n and b without an error.
 """
 
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
-from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from sdm_sklearn.attention._functional import attention_and_weights, ssa_attention
 from sdm_sklearn.attention._modules import SSAParameters
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["convert_to_ssa", "load_ssa", "register_ssa"]
 
@@ -36,19 +35,22 @@ def register_ssa() -> None:
     >>> from sdm_sklearn.attention.huggingface import register_ssa  # doctest: +SKIP
     >>> register_ssa()  # doctest: +SKIP
     """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
     AttentionInterface.register(_NAME, _ssa_attention_forward)
     AttentionMaskInterface.register(_NAME, sdpa_mask)
 
 
 def convert_to_ssa(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     *,
     init: str | None = "softmax",
     n_init: float = 1.5,
     b_init: float = 0.8,
     learn_n: bool = True,
     learn_b: bool = True,
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     """Give every attention of a transformers model SSA weights, in place.
 
     Parameters
@@ -56,9 +58,13 @@ def convert_to_ssa(
     model : PreTrainedModel
         A model whose attention goes through transformers' ``AttentionInterface``:
         Llama, Qwen, Gemma, GPT-2, BERT, RoBERTa, T5, BART and most others.
-    init, n_init, b_init, learn_n, learn_b
-        As for :class:`sdm_sklearn.attention.SSAParameters`. The default starts close to
-        softmax, for trained models; pass ``init=None`` for models yet to be trained.
+    init : None or "softmax", default="softmax"
+        The default starts close to softmax, for models that were trained with it;
+        pass ``init=None`` for models yet to be trained.
+    n_init, b_init : float, default=1.5, 0.8
+        Initial n and b, where ``init`` is None.
+    learn_n, learn_b : bool, default=True
+        Whether n and b are trained.
 
     Returns
     -------
@@ -80,6 +86,8 @@ def convert_to_ssa(
     ...     AutoModelForCausalLM.from_pretrained("gpt2")
     ... )  # doctest: +SKIP
     """
+    from transformers import PreTrainedModel
+
     modules = _attention_modules(model)
     if not modules:
         raise ValueError(
@@ -119,7 +127,7 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
         Directory that ``save_pretrained`` wrote.
     model_class : type or None, default=None
         A transformers model class; None takes the one that was saved.
-    **kwargs
+    **kwargs : dict
         Passed to its ``from_pretrained``.
 
     Returns
@@ -136,7 +144,9 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
     >>> from sdm_sklearn.attention.huggingface import load_ssa  # doctest: +SKIP
     >>> model = load_ssa("my-ssa-model")  # doctest: +SKIP
     """
-    config = AutoConfig.from_pretrained(path)
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(path)
     settings = getattr(config, "ssa_attention", None)
     if settings is None:
         raise ValueError(
@@ -182,6 +192,8 @@ def _number_of_heads(module: nn.Module) -> int:
 
 def _saved_parameters(path: Path) -> dict[str, Tensor]:
     """Read the tensors of all SSAParameters from the safetensors files."""
+    from safetensors import safe_open
+
     index = path / "model.safetensors.index.json"
     files = ["model.safetensors"]
     if index.exists():
