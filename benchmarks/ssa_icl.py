@@ -200,16 +200,16 @@ class Configuration:
 
 
 ALL = ("softmax", "ssa", "ssa-fixed", "entmax15", "softmax1", "ssmax")
+PAIR = ("softmax", "ssa")
 CONFIGURATIONS = {
-    "A": Configuration("every, attention only", Quantifier(True), False, 2, 800, ALL),
-    "B": Configuration(
-        "every, LayerNorm + MLP", Quantifier(True), True, 2, 500, ("softmax", "ssa")
+    "A": Configuration("every, attention only", Quantifier(True), False, 2, 1500, PAIR),
+    "A-short": Configuration(
+        "every, attention only, 800 steps", Quantifier(True), False, 2, 800, ALL
     ),
-    "C": Configuration(
-        "some, attention only", Quantifier(False), False, 2, 800, ("softmax", "ssa")
-    ),
+    "B": Configuration("every, LayerNorm + MLP", Quantifier(True), True, 2, 500, PAIR),
+    "C": Configuration("some, attention only", Quantifier(False), False, 2, 800, PAIR),
     "D": Configuration(
-        "linear function, LayerNorm + MLP", Linear(), True, 3, 600, ("softmax", "ssa")
+        "linear function, LayerNorm + MLP", Linear(), True, 3, 600, PAIR
     ),
 }
 TESTS = {
@@ -302,9 +302,7 @@ def train(out, names, methods, seeds):
         (name, method, seed)
         for name in names
         for seed in range(2 if name == "LM" else seeds)
-        for method in (
-            ("softmax", "ssa") if name == "LM" else CONFIGURATIONS[name].methods
-        )
+        for method in (PAIR if name == "LM" else CONFIGURATIONS[name].methods)
     ]
     for name, method, seed in jobs:
         if (name, method, seed) in done or method not in methods:

@@ -33,12 +33,12 @@ class SSAMultiheadAttention(nn.MultiheadAttention):
         Whether inputs are (N, L, E) and not (L, N, E).
     device, dtype : torch.device, torch.dtype or None, default=None
         Of the projections; n and b stay in float32.
-    init : None or "softmax", default=None
-        "softmax" starts at n = 128, b = 1 / 128, close to softmax.
     n_init, b_init : float, default=1.5, 0.8
-        Initial n and b, where ``init`` is None.
+        Initial n and b, above 1 and above 0.
     learn_n, learn_b : bool, default=True
         Whether n and b are trained.
+    init : None or "softmax", default=None
+        "softmax" starts at n = 128, b = 1 / 128, close to softmax.
 
     Attributes
     ----------
