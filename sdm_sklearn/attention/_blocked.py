@@ -239,7 +239,7 @@ def blocked_backward(
                 torch.bmm(dx, rows_keys, out=target)
                 tiling.seen(chunk_grad_key, rows).baddbmm_(dx.mT, rows_n)
     grad_b += _per_head_dot(grad_query, scores.queries, len(n)) * n / b
-    grad_query = grad_query.view(query.shape) * (n * b * scale).view(-1, 1, 1)
+    grad_query = grad_query.view(query.shape).mul_((n * b * scale).view(-1, 1, 1))
     return (
         grad_query.to(query.dtype),
         grad_key.view(key.shape).to(key.dtype),
