@@ -47,10 +47,10 @@ def main():
     )
     print_table({name: [summarize(task, o)] for name, o in outcomes.items()}, ALPHA)
     print(
-        "\nSoftmax: a logistic regression on all rows to fit on. These intents are easy: it "
-        "is right\nenough without rejecting anything, and SDM pays with coverage. What it "
-        "buys is in the last\ncolumn: queries of no known intent, which no accuracy counts, "
-        "are left alone."
+        "\nSoftmax: a logistic regression on all rows to fit on. These intents are easy: "
+        "it is\nright enough without rejecting anything, and SDM pays with coverage. What "
+        "it buys is in\nthe last column: queries of no known intent, which no accuracy "
+        "counts, are left alone."
     )
     print_queries(clf, intents.texts[test], intents.texts[fit], task.X_test)
     draw(clf, task, outcomes, arguments.figure)
@@ -61,7 +61,11 @@ def print_queries(clf, texts, support_texts, X):
     """Explain three accepted and three rejected queries by their signals."""
     signals = clf.signals(X)
     print(
-        f"\nThe region: q' >= {clf.q_min_:.1f} and SDM output >= its class's threshold."
+        "\nq: nearest exemplars in a row that support the prediction. d: 1 as near as an "
+        "exemplar,\n0 beyond all calibration queries of some intent. q': q, less where the "
+        "SDM output is low.\n"
+        f"Accepted is what has q' >= {clf.q_min_:.1f} and an output of at least its "
+        "class's threshold."
     )
     for title, chosen in (
         ("Accepted", np.flatnonzero(signals.accepted)),
