@@ -11,9 +11,13 @@ __version__ = "0.1.0"
 
 _MODULE_OF = {
     "NoRegionWarning": "_region",
+    "OutputEmbeddings": "_semantic_embeddings",
     "SDMClassifier": "_classifier",
     "SelectiveThresholdCV": "_threshold_cv",
+    "SemanticSoftmaxCalibrator": "_semantic_softmax",
+    "find_label_tokens": "_semantic_labels",
     "predict_selective": "_selective",
+    "read_top_logprobs": "_semantic_inputs",
 }
 _SUBMODULES = ("activation", "datasets", "metrics", "plotting")
 

@@ -1,14 +1,19 @@
 """Training of the exemplar adaptor. The only estimator module that imports torch."""
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
 from sdm_sklearn._linear import Adaptor, fit_standardization, standardize
 from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
 from sdm_sklearn.activation import log_sdm_activation, sdm_loss
 
+# Below this many multiplications a batch, threads cost more than they bring: each of
+# several tiny steps waits for the slowest one, and longest on a busy machine.
+_FEW_MULTIPLICATIONS = 1e8
 # With these the SDM activation is the softmax.
 SOFTMAX_SIMILARITY = np.e - 2
 SOFTMAX_DISTANCE = 1.0
@@ -112,7 +117,15 @@ def train_adaptor(
     random = np.random.RandomState(seed)
     center, scale = fit_standardization(X, train, standardization)
     # Callers may sit under no_grad or inference_mode, whose tensors cannot be trained.
-    with torch.inference_mode(False), torch.enable_grad():
+    work = min(batch_size, len(train)) * X.shape[1] * n_filters
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        # OpenMP's limit is one of the calling thread: nothing else is slowed down.
+        threadpool_limits(1, user_api="openmp")
+        if work < _FEW_MULTIPLICATIONS
+        else nullcontext(),
+    ):
         parameters = [
             torch.tensor(
                 random.uniform(-bound, bound, size=shape),

@@ -97,24 +97,40 @@ def fit_standardization(X, rows, mode):
     -------
     center : ndarray of shape (n_features,)
     scale : ndarray of shape (n_features,)
+
+    Raises
+    ------
+    ValueError
+        If values are so large that their squares overflow.
     """
     n_features = X.shape[1]
     if mode is False:
         return np.zeros(n_features), np.ones(n_features)
     chunks = [rows[i : i + _CHUNK_ROWS] for i in range(0, len(rows), _CHUNK_ROWS)]
-    total = sum(X[part].astype(np.float64).sum(axis=0) for part in chunks)
-    center = total / len(rows)
-    if mode == "global":
-        center = np.full(n_features, center.mean())
-    # A second pass over the centred values: sums of squares would cancel.
-    spread = sum(
-        np.square(X[part].astype(np.float64) - center).sum(axis=0) for part in chunks
-    )
-    variance = spread / len(rows)
-    if mode == "global":
-        variance = np.full(n_features, variance.mean())
+    with np.errstate(over="ignore", invalid="ignore"):
+        center, variance = _moments(X, chunks, len(rows), mode)
+    if not (np.isfinite(center).all() and np.isfinite(variance).all()):
+        raise ValueError(
+            "X contains values too large for float64 arithmetic: their squares "
+            "overflow. Scale the embeddings before fit."
+        )
     scale = np.sqrt(variance)
     # A constant feature keeps a rounding residue that must not be blown up.
     scale[scale <= 1e-14 * np.abs(center)] = 1.0
     scale[scale == 0] = 1.0
     return center, scale
+
+
+def _moments(X, chunks, n_rows, mode):
+    total = sum(X[part].astype(np.float64).sum(axis=0) for part in chunks)
+    center = total / n_rows
+    if mode == "global":
+        center = np.full_like(center, center.mean())
+    # A second pass over the centred values: sums of squares would cancel.
+    spread = sum(
+        np.square(X[part].astype(np.float64) - center).sum(axis=0) for part in chunks
+    )
+    variance = spread / n_rows
+    if mode == "global":
+        variance = np.full_like(variance, variance.mean())
+    return center, variance

@@ -34,12 +34,12 @@ class SelectiveClassifierMixin:
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Input rows.
+        X : array-like of shape (n_samples, n_features)
+            Input rows, as `predict` takes them.
 
         alpha : float, default=None
             Accuracy to hold among the accepted rows, strictly between 1/2 and 1. It
-            needs no refit. None stands for the constructor's `alpha`.
+            needs no refit. None stands for the `alpha` of `fit`.
 
         return_mask : bool, default=False
             Whether to return the acceptance mask, too.
@@ -164,6 +164,8 @@ def check_alpha(alpha):
     if 0.5 < value < 1:
         return value
     message = f"alpha must be an accuracy with 1/2 < alpha < 1. Got {alpha!r} instead."
+    if 1 < value < 100:
+        message += f" For {value:g} % pass alpha={value / 100:g}."
     if 0 < value <= 0.5:
         message += (
             " alpha is not an error rate: for 5 % errors pass alpha=0.95. At or below "

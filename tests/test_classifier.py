@@ -16,6 +16,7 @@ from sklearn.callback import ScoringMonitor
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import (
     GridSearchCV,
+    GroupKFold,
     KFold,
     PredefinedSplit,
     TunedThresholdClassifierCV,
@@ -380,6 +381,19 @@ def test_cv_survives_a_pipeline(blobs):
     assert_array_equal(pipe.fit(X, y)[-1].calibration_indices_, np.arange(1, 300, 2))
 
 
+def test_a_predefined_split_of_other_length_is_named(blobs):
+    message = "cv=PredefinedSplit tells the fold of 200 rows, but X has 300"
+    with pytest.raises(ValueError, match=message):
+        fast(cv=PredefinedSplit(np.arange(200) % 2 - 1)).fit(*blobs)
+
+
+def test_a_splitter_that_needs_groups_is_named(blobs):
+    with pytest.raises(
+        ValueError, match="cv=GroupKFold needs groups.* pass its splits"
+    ):
+        fast(cv=GroupKFold(3)).fit(*blobs)
+
+
 def test_cv_without_a_split(blobs):
     with pytest.raises(ValueError, match="gives no split: pass at least one pair"):
         fast(cv=[]).fit(*blobs)
@@ -524,13 +538,34 @@ def test_no_region_warns_and_rejects_everything():
     assert "No region of the calibration half reaches alpha=0.99" in message
     assert "every row will be rejected" in message
     assert "(alpha_found_)" in message
-    assert "Lower alpha, give more rows" in message
+    assert "Lower alpha, add labelled rows" in message
     assert clf.q_min_ == np.inf
     assert_array_equal(clf.thresholds_, [np.inf, np.inf])
     labels, accepted = clf.predict_selective(X, return_mask=True)
     assert not accepted.any()
     assert (labels == -1).all()
     assert_allclose(clf.predict_proba(X).sum(axis=1), 1)
+
+
+def test_an_unattainable_alpha_at_predict_warns(fitted):
+    clf, X, _, _ = fitted
+    for method in ("predict_selective", "signals"):
+        with pytest.warns(NoRegionWarning, match="reaches alpha=0.999") as record:
+            getattr(clf, method)(X, alpha=0.999)
+        assert record[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clf.predict_selective(X)
+        clf.predict_selective(X, alpha=0.8)
+
+
+def test_alpha_is_that_of_fit(fitted):
+    clf, X, _, _ = fitted
+    clf = copy.deepcopy(clf)
+    expected = clf.signals(X)
+    clf.set_params(alpha=0.05)
+    for name, value in clf.signals(X).items():
+        assert_array_equal(value, expected[name])
 
 
 def test_attainable_alpha_is_attainable():
@@ -723,6 +758,12 @@ def test_add_to_support_equals_a_model_with_those_rows(fitted):
     )
     assert_array_equal(rebuilt.rescaled_similarity, model.rescaled_similarity)
     assert rebuilt.find_region(0.9).q_min == clf.q_min_
+
+
+def test_codes_instead_of_labels_are_refused(fitted):
+    clf, X, _, _ = fitted
+    with pytest.raises(ValueError, match="of the kind of the classes, such as 'ant'"):
+        copy.deepcopy(clf).add_to_support(X[:2], [0, 1])
 
 
 def test_rows_of_unknown_classes_break_runs(fitted):

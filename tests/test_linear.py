@@ -83,6 +83,12 @@ def test_constant_features_count_as_scale_1(mode):
     assert_allclose(center, 0.0 if mode is False else 0.1)
 
 
+@pytest.mark.parametrize("mode", ["global", "feature"])
+def test_squares_that_overflow_are_named(mode):
+    with pytest.raises(ValueError, match="their squares overflow"):
+        fit_standardization(np.array([[1e200], [-1e200]]), np.arange(2), mode)
+
+
 def test_only_the_given_rows_count():
     X = np.array([[1.0], [3.0], [1000.0]])
     center, scale = fit_standardization(X, np.array([0, 1]), "feature")

@@ -47,6 +47,11 @@ def test_bad_alphas(alpha):
         check_alpha(alpha)
 
 
+def test_percentages_are_told_from_accuracies():
+    with pytest.raises(ValueError, match="For 95 % pass alpha=0.95"):
+        check_alpha(95)
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.5])
 def test_error_rates_are_told_from_accuracies(alpha):
     message = r"not an error rate: for 5 % errors pass alpha=0.95"

@@ -1,0 +1,383 @@
+"""Reading next-token distributions: hidden states, logits, probabilities, lists."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+from scipy.special import logsumexp
+
+from sdm_sklearn._semantic_embeddings import (
+    read_from_hidden,
+    refuse_outside_ids,
+    thin_head,
+)
+
+# A server's mark for "not among the listed": -100, -9999 and -inf all mean it, and a
+# real log-probability never gets there.
+UNLISTED = -100.0
+# Doubles in one working block of rows: 4 MB.
+_BLOCK = 2**19
+_SLACK = 1e-6
+
+
+class Reading(NamedTuple):
+    """What a block of rows says about the required tokens.
+
+    Attributes
+    ----------
+    logits : ndarray of shape (n, n_required)
+        Logits or log-probabilities; -inf where the probability is 0 or unknown.
+
+    listed : ndarray of shape (n, n_required), dtype=bool, or None
+        Which tokens a truncated list holds; None if nothing is cut off.
+
+    smallest : ndarray of shape (n,) or None
+        Smallest listed value of each row; None if nothing is cut off.
+
+    total : ndarray of shape (n,) or None
+        Log of the sum over the whole vocabulary, where asked for.
+    """
+
+    logits: np.ndarray
+    listed: np.ndarray | None
+    smallest: np.ndarray | None
+    total: np.ndarray | None
+
+    def kept(self):
+        """Return the logits with -inf for what is cut off."""
+        if self.listed is None:
+            return self.logits
+        return np.where(self.listed, self.logits, -np.inf)
+
+
+def read_top_logprobs(records):
+    """Turn OpenAI-style `top_logprobs` records into lists for `input="topk"`.
+
+    Parameters
+    ----------
+    records : list of list of dict or object
+        One record a row: the `top_logprobs` of one position, a list of entries with
+        `token` and `logprob` as keys or attributes.
+
+    Returns
+    -------
+    rows : list of dict of str to float
+        Log-probability by token text. Entries with the same text, which stand for
+        different ids, are added.
+
+    Raises
+    ------
+    ValueError
+        If an entry has no `token` or no `logprob`, or a record is no list.
+
+    Examples
+    --------
+    >>> from sdm_sklearn import read_top_logprobs
+    >>> entries = [{"token": "No", "logprob": -0.1}, {"token": "Yes", "logprob": -2.5}]
+    >>> read_top_logprobs([entries])
+    [{'No': -0.1, 'Yes': -2.5}]
+    """
+    rows = []
+    for number, record in enumerate(records):
+        if not isinstance(record, list | tuple):
+            raise ValueError(
+                f"Record {number} must be a list of entries with token and logprob. "
+                f"Got {record!r} instead."
+            )
+        row: dict[str, float] = {}
+        for entry in record:
+            try:
+                if isinstance(entry, Mapping):
+                    token, logprob = entry["token"], float(entry["logprob"])
+                else:
+                    token, logprob = entry.token, float(entry.logprob)
+            except (KeyError, AttributeError, TypeError) as error:
+                raise ValueError(
+                    f"Record {number} holds {entry!r}, which has no token and logprob: "
+                    "pass one position's top_logprobs for each row."
+                ) from error
+            if token in row:
+                logprob = float(np.logaddexp(row[token], logprob))
+            row[token] = logprob
+        rows.append(row)
+    return rows
+
+
+def count_tokens(X, form, output, texts):
+    """Return the vocabulary size, None if unknown; refuse what does not match."""
+    if form == "topk" and output is None:
+        return None if texts is None else len(texts)
+    n_tokens = X.shape[1] if output is None else output.shape[0]
+    if form == "hidden" and X.shape[1] != output.shape[1]:
+        raise ValueError(
+            f"X has {X.shape[1]} features, but the output embeddings have width "
+            f"{output.shape[1]}: hidden states of another model, or logits "
+            "(input='logits')?"
+        )
+    if form not in ("hidden", "topk") and X.shape[1] != n_tokens:
+        raise ValueError(
+            f"X has {X.shape[1]} tokens, but the output embeddings have {n_tokens}: "
+            "both must be of the same vocabulary."
+        )
+    if texts is not None and len(texts) > n_tokens:
+        raise ValueError(
+            f"vocabulary has {len(texts)} tokens, but there are {n_tokens} "
+            f"{'columns in X' if output is None else 'output embeddings'}: both must "
+            "be of the same model."
+        )
+    return n_tokens
+
+
+def check_values(X, form):
+    """Raise if validated dense or CSR rows are no `form` of a distribution.
+
+    Parameters
+    ----------
+    X : ndarray or CSR of shape (n_samples, n_tokens)
+    form : {"logits", "logprobs", "proba"}
+    """
+    if sparse.issparse(X):
+        _check_csr(X)
+        return
+    size = max(1, _BLOCK // X.shape[1])
+    for start in range(0, X.shape[0], size):
+        block = X[start : start + size]
+        top = block.max(axis=1)
+        _refuse_rows(np.isnan(top), start, "holds NaN", form)
+        _refuse_rows(np.isposinf(top), start, "holds infinity", form)
+        if form == "logits":
+            empty = "has no finite logit: every token is -inf"
+            _refuse_rows(np.isneginf(top), start, empty, form)
+        elif form == "logprobs":
+            empty = "has no finite log-probability: every token is -inf"
+            _refuse_rows(np.isneginf(top), start, empty, form)
+            above = "holds a log-probability above 0; for logits pass input='logits'"
+            _refuse_rows(top > _SLACK, start, above, form)
+        else:
+            below = "holds a probability below 0; for log-probabilities pass "
+            below += "input='logprobs'"
+            _refuse_rows(block.min(axis=1) < 0, start, below, form)
+            sums = block.sum(axis=1, dtype=np.float64)
+            _check_sums(sums, start, form)
+
+
+def _check_csr(X):
+    if not np.isfinite(X.data).all():
+        word = "NaN" if np.isnan(X.data).any() else "infinity"
+        raise ValueError(f"X holds {word}, but input='proba' needs probabilities.")
+    if (X.data < 0).any():
+        raise ValueError(
+            "The sparse X holds negative values. Log-probabilities must not be sparse: "
+            "an implicit 0 would mean probability 1. Pass their exponentials, or one "
+            "dict of token to log-probability for each row with input='topk'."
+        )
+    _check_sums(np.asarray(X.sum(axis=1), dtype=np.float64).ravel(), 0, "proba")
+
+
+def _check_sums(sums, start, form):
+    _refuse_rows(sums <= 0, start, "has no probability above 0", form)
+    above = "holds probabilities that sum to more than 1; for logits pass "
+    above += "input='logits'"
+    # Half-precision probabilities of a large vocabulary are off by 1e-3 in all.
+    _refuse_rows(sums > 1.01, start, above, form)
+
+
+def _refuse_rows(bad, start, what, form):
+    if bad.any():
+        row = start + int(np.argmax(bad))
+        raise ValueError(f"Row {row} of X {what}. (input={form!r})")
+
+
+def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterator:
+    """Yield a `Reading` for each block of rows of checked input.
+
+    Parameters
+    ----------
+    X : ndarray, CSR or list of dict
+    form : {"hidden", "logits", "logprobs", "proba", "topk"}
+    token_ids : ndarray of shape (n_required,)
+    output : OutputEmbeddings or None
+        Needed by hidden states.
+    column_of : dict of int or str to int
+        Place of a token in `token_ids`, by id or text. Needed by lists.
+    top_k : int or None
+    total : bool
+        Whether to read the normaliser, too.
+    """
+    if form == "topk":
+
+        def read(block):
+            return _read_lists(block, column_of, len(token_ids), top_k, total)
+
+        width = 2 * len(token_ids)
+    elif form == "hidden":
+        read = _hidden_reader(token_ids, output, top_k, total)
+        width = max(X.shape[1], 2 * len(token_ids), top_k or 0)
+    elif sparse.issparse(X):
+
+        def read(block):
+            return _read_csr(block, token_ids, top_k, total)
+
+        width = 2 * len(token_ids)
+    else:
+
+        def read(block):
+            return _read_dense(block, form, token_ids, top_k, total)
+
+        whole = top_k is not None or total
+        width = X.shape[1] if whole else 2 * len(token_ids)
+    size = max(1, _BLOCK // width)
+    n_rows = len(X) if form == "topk" else X.shape[0]
+    for start in range(0, n_rows, size):
+        yield read(X[start : start + size])
+
+
+def _hidden_reader(token_ids, output, top_k, total):
+    if top_k is not None or total:
+
+        def read(block):
+            logits, smallest, log_total = read_from_hidden(
+                block.astype(np.float64), output, token_ids, top_k, total
+            )
+            listed = None if smallest is None else logits >= smallest[:, None]
+            return Reading(logits, listed, smallest, log_total)
+
+    else:
+        head = thin_head(output, token_ids)
+
+        def read(block):
+            return Reading(head(block.astype(np.float64)), None, None, None)
+
+    return read
+
+
+def _read_dense(block, form, token_ids, top_k, total):
+    values = block[:, token_ids]
+    listed = smallest = log_total = None
+    if top_k is not None:
+        # Compared as given: every token tied with the K-th is in, whatever its id.
+        smallest = np.partition(block, -top_k, axis=1)[:, -top_k]
+        listed = values >= smallest[:, None]
+        smallest = _as_log(smallest, form)
+    if total:
+        log_total = np.zeros(len(block))
+        if form == "logits":
+            log_total = logsumexp(block.astype(np.float64), axis=1)
+    return Reading(_as_log(values, form), listed, smallest, log_total)
+
+
+def _as_log(values, form):
+    values = values.astype(np.float64)
+    if form != "proba":
+        return values
+    with np.errstate(divide="ignore"):
+        return np.log(values, out=values)
+
+
+def _read_csr(block, token_ids, top_k, total):
+    # What is not stored is unknown, not 0: such a matrix holds truncated lists.
+    block = sparse.csr_array(block, dtype=np.float64, copy=True)
+    block.sum_duplicates()
+    block.eliminate_zeros()
+    logits = _as_log(block[:, token_ids].toarray(), "proba")
+    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+    smallest = _smallest_listed(rows, np.log(block.data), block.shape[0], top_k)
+    log_total = np.zeros(block.shape[0]) if total else None
+    return Reading(logits, _listed(logits, smallest), smallest, log_total)
+
+
+def _read_lists(rows, column_of, n_required, top_k, total):
+    # Their values are log-probabilities by nature, as those of a dense "logprobs".
+    lengths = [len(row) for row in rows]
+    index = np.repeat(np.arange(len(rows)), lengths)
+    values = np.array([_logprob(v) for row in rows for v in row.values()], dtype=float)
+    column = np.array(
+        [column_of.get(key, -1) for row in rows for key in row], dtype=int
+    )
+    known = values > UNLISTED
+    logits = np.full((len(rows), n_required), -np.inf)
+    use = known & (column >= 0)
+    np.logaddexp.at(logits, (index[use], column[use]), values[use])
+    smallest = _smallest_listed(index[known], values[known], len(rows), top_k)
+    log_total = np.zeros(len(rows)) if total else None
+    return Reading(logits, _listed(logits, smallest), smallest, log_total)
+
+
+def _smallest_listed(rows, values, n_rows, top_k):
+    """Return each row's `top_k`-th largest value, its smallest if it has fewer."""
+    order = np.lexsort((-values, rows))
+    counts = np.bincount(rows, minlength=n_rows)
+    last = counts if top_k is None else np.minimum(counts, top_k)
+    return values[order][np.cumsum(counts) - counts + last - 1]
+
+
+def _listed(logits, smallest):
+    return (logits >= smallest[:, None]) & ~np.isneginf(logits)
+
+
+def check_lists(rows):
+    """Return truncated lists as a list of dict, or say which row is none.
+
+    Parameters
+    ----------
+    rows : sequence of dict of int or str to log-probability
+
+    Returns
+    -------
+    rows : list of dict
+    """
+    if isinstance(rows, str | bytes | Mapping) or not (
+        isinstance(rows, Sequence | np.ndarray) or hasattr(rows, "tolist")
+    ):
+        raise ValueError(
+            "input='topk' needs a list of dicts of token to log-probability, one for "
+            f"each row. Got {type(rows).__name__} instead."
+        )
+    rows = rows.tolist() if hasattr(rows, "tolist") else list(rows)
+    if not rows:
+        raise ValueError("Found 0 sample(s) while a minimum of 1 is required.")
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise ValueError(
+                f"Row {number} of X must be a dict of token to log-probability. Got "
+                f"{type(row).__name__} instead; read_top_logprobs reads API records."
+            )
+        for key in row:
+            if not isinstance(key, str | Integral) or isinstance(key, bool):
+                raise ValueError(
+                    f"Row {number} of X has the key {key!r}: a token is an id or text."
+                )
+        values = np.array([_logprob(v) for v in row.values()], dtype=float)
+        if np.isnan(values).any():
+            raise ValueError(f"Row {number} of X holds NaN.")
+        if (values > _SLACK).any():
+            raise ValueError(
+                f"Row {number} of X holds the log-probability {values.max():g}, which "
+                "is above 0: pass log-probabilities, not logits or probabilities."
+            )
+        if not (values > UNLISTED).any():
+            raise ValueError(
+                f"Row {number} of X lists no token: ask the server for log-"
+                f"probabilities (values from {UNLISTED:g} down mean 'not listed')."
+            )
+    return rows
+
+
+def check_listed_ids(rows, n_tokens):
+    """Raise if a list holds an id that is not in a vocabulary of `n_tokens`."""
+    if n_tokens is None:  # only the labels are known
+        return
+    ids = {key for row in rows for key in row if not isinstance(key, str)}
+    refuse_outside_ids(np.array(sorted(ids), dtype=np.int64), n_tokens, "X")
+
+
+def _logprob(value):
+    value = getattr(value, "logprob", value)
+    if not isinstance(value, Real):
+        raise ValueError(
+            "A log-probability must be a number or an object with a logprob. Got "
+            f"{value!r} instead."
+        )
+    return value
