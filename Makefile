@@ -28,9 +28,10 @@ $(BIN)/.dev: $(BIN)/.core
 demo: $(BIN)/.core  ## Fit on the bundled intents, print the table, write demo.png
 	$(BIN)/python benchmarks/demo.py --figure demo.png
 
-# One thread in each of the two test processes: more would wait for each other.
-test test-all: export OMP_NUM_THREADS = 1
-test test-all: export OPENBLAS_NUM_THREADS = 1
+# One thread in each process: the products are small, and several processes that use
+# every core wait for each other.
+demo docs test test-all: export OMP_NUM_THREADS = 1
+demo docs test test-all: export OPENBLAS_NUM_THREADS = 1
 
 test: $(BIN)/.test  ## Default tests and doctests with coverage
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term

@@ -150,21 +150,13 @@ def print_table(rows_of, alpha):
     last column counts the seeds whose worst conditional accuracy is below alpha.
     """
     several = len(next(iter(rows_of.values()))) > 1
-    upper = [
-        "",
-        "accepted",
-        "class-cond.",
-        "accuracy",
-        "pred.-cond.",
-        "accuracy",
-        "OOD",
-    ]
-    lower = ["", "share", "worst", "mean", "worst", "mean", "accepted"]
-    if several:
-        upper.append("seeds")
-        lower.append(f"< {alpha:g}")
-    for heads in (upper, lower):
-        print(f"{heads[0]:28}" + "".join(f"{head:>13}" for head in heads[1:]))
+    print(
+        f"{'':28}{'accepted':>10}{'class-conditional':>22}{'prediction-conditional':>25}"
+        f"{'OOD':>11}" + ("      seeds" if several else "")
+    )
+    heads = ["share", "worst", "mean", "worst", "mean", "accepted"]
+    heads += [f"< {alpha:g}"] if several else []
+    print(f"{'':28}" + _line(heads))
     for name, rows in rows_of.items():
         cells = []
         for key in rows[0]:
@@ -176,4 +168,9 @@ def print_table(rows_of, alpha):
             answered = [value for value in worst if not np.isnan(value)]
             below = sum(value < alpha for value in answered)
             cells.append(f"{below} of {len(answered)}")
-        print(f"{name:28}" + "".join(f"{cell:>13}" for cell in cells))
+        print(f"{name:28}" + _line(cells))
+
+
+def _line(cells):
+    widths = (10, 12, 10, 15, 10, 11, 11)
+    return "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=False))

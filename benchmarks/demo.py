@@ -15,9 +15,20 @@ from _common import Task, compare, print_table, summarize
 from sklearn.model_selection import train_test_split
 
 from sdm_sklearn.datasets import load_intents
+from sdm_sklearn.plotting import SimilarityDistanceDisplay
 
 matplotlib.use("Agg")
 ALPHA = 0.9
+ABOUT_THE_TABLE = """
+Softmax: a logistic regression on all rows to fit on. These intents are easy: it is
+right enough without rejecting anything, and SDM pays with coverage. What it buys is in
+the last column: queries of no known intent, which no accuracy counts, are left alone.
+"""
+ABOUT_THE_SIGNALS = """\
+q: nearest exemplars in a row that support the prediction. d: 1 as near as an exemplar,
+0 beyond all calibration queries of some intent. q': q, less where the SDM output is
+low. Accepted is what has q' >= {q_min:.1f} and an output of at least its class's
+threshold."""
 
 
 def main():
@@ -45,6 +56,7 @@ def main():
         f"alpha = {ALPHA}.\n"
     )
     print_table({name: [summarize(task, o)] for name, o in outcomes.items()}, ALPHA)
+    print(ABOUT_THE_TABLE)
     print_queries(clf, intents.texts[test], intents.texts[fit], task.X_test)
     draw(clf, task, outcomes, arguments.figure)
     print(f"\nFigure: {arguments.figure}")
@@ -53,9 +65,7 @@ def main():
 def print_queries(clf, texts, support_texts, X):
     """Explain three accepted and three rejected queries by their signals."""
     signals = clf.signals(X)
-    print(
-        f"\nThe region: q' >= {clf.q_min_:.1f} and SDM output >= its class's threshold."
-    )
+    print(ABOUT_THE_SIGNALS.format(q_min=clf.q_min_))
     for title, chosen in (
         ("Accepted", np.flatnonzero(signals.accepted)),
         ("Rejected", np.flatnonzero(~signals.accepted)),
@@ -72,7 +82,7 @@ def print_queries(clf, texts, support_texts, X):
                 f"    q = {signals.similarity[row]:.0f}, "
                 f"d = {signals.distance[row]:.2f}, "
                 f"q' = {signals.rescaled_similarity[row]:.1f}, SDM output "
-                f"{signals.probability[row]:.3f} (threshold {threshold:.3f})\n"
+                f"{signals.probability[row]:.4f} (threshold {threshold:.4f})\n"
                 f"    nearest exemplar: {nearest!r}"
             )
 
@@ -92,30 +102,19 @@ def draw(clf, task, outcomes, path):
         label="out-of-scope queries",
     )  # fmt: skip
     for y, share, share_ood in zip(height, shares, ood, strict=True):
-        left.text(share + 0.01, y + 0.2, f"{share:.2f}", va="center", fontsize=8)
+        left.text(share + 0.01, y + 0.2, f"{share:.2g}", va="center", fontsize=8)
         left.text(
-            share_ood + 0.01, y - 0.2, f"{share_ood:.3f}", va="center", fontsize=8
+            share_ood + 0.01, y - 0.2, f"{share_ood:.2g}", va="center", fontsize=8
         )
     left.set(yticks=height, yticklabels=names, xlabel="share accepted", xlim=(0, 1.12))
     left.legend(loc="upper center", bbox_to_anchor=(0.4, -0.14), ncols=2, fontsize=8)
     left.set_title(f"What is answered at alpha = {ALPHA}")
 
-    for X, marker, color, label in (
-        (task.X_test, "o", "tab:blue", "banking queries"),
-        (task.X_ood, "x", "black", "out-of-scope queries"),
-    ):
-        signals = clf.signals(X)
-        jitter = np.random.RandomState(0).uniform(-0.01, 0.01, len(X))
-        right.scatter(
-            signals.distance + jitter, signals.rescaled_similarity, s=14, marker=marker,
-            color=color, alpha=0.6, linewidths=0.8, label=label,
-        )  # fmt: skip
-    right.axhline(clf.q_min_, color="black", linestyle="--", label="q' of the region")
-    right.set_yscale("symlog", linthresh=1)
-    right.set_ylim(bottom=-0.1)
-    right.set(xlabel="distance d (1 is nearest)", ylabel="rescaled similarity q'")
-    right.set_title("Answers need support (q') close by (d)")
-    right.legend(fontsize=8, loc="center right")
+    SimilarityDistanceDisplay.from_estimator(
+        clf, task.X_test, X_ood=task.X_ood, ax=right
+    )
+    right.set_title("Support and nearness of each query")
+    right.legend(fontsize=7, loc="upper left")
     figure.savefig(path, dpi=120)
 
 

@@ -29,7 +29,6 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_examples",
     "filename_pattern": "plot_",
     "abort_on_example_error": True,
-    "reference_url": {"sdm_sklearn": None},
     "doc_module": "sdm_sklearn",
     "backreferences_dir": "generated/backreferences",
     "show_memory": False,
@@ -51,7 +50,12 @@ html_show_sourcelink = False
 def skip_foreign_members(app, what, name, obj, skip, options):
     """Leave out what scikit-learn's base classes document themselves."""
     module = getattr(obj, "__module__", None) or ""
-    return skip or module.startswith("sklearn") or name.endswith("_request")
+    return (
+        skip
+        or module.startswith("sklearn")
+        or name.endswith("_request")
+        or name in ("add_note", "with_traceback")
+    )
 
 
 def setup(app):

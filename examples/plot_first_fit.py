@@ -81,3 +81,4 @@ ax.hist(
 )
 ax.set(xlabel="distance d", ylabel="share of queries", title="How near is the nearest?")
 ax.legend()
+plt.show()

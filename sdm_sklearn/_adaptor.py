@@ -1,14 +1,19 @@
 """Training of the exemplar adaptor. The only estimator module that imports torch."""
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
 from sdm_sklearn._linear import Adaptor, fit_standardization, standardize
 from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
 from sdm_sklearn.activation import log_sdm_activation, sdm_loss
 
+# Below this many multiplications a batch, threads cost more than they bring: each of
+# several tiny steps waits for the slowest one, and longest on a busy machine.
+_FEW_MULTIPLICATIONS = 1e8
 # With these the SDM activation is the softmax.
 SOFTMAX_SIMILARITY = np.e - 2
 SOFTMAX_DISTANCE = 1.0
@@ -25,10 +30,14 @@ class Signals(NamedTuple):
 
 
 class TrainingResult(NamedTuple):
-    """The adaptor of the best epoch, its calibration loss, and a record per epoch."""
+    """The adaptor of the best epoch, its rank, and a record per epoch.
+
+    The rank is smaller for a better adaptor: whether an eCDF is empty, then the
+    calibration loss.
+    """
 
     adaptor: Adaptor
-    loss: float
+    rank: tuple[bool, float]
     history: list
 
 
@@ -112,7 +121,15 @@ def train_adaptor(
     random = np.random.RandomState(seed)
     center, scale = fit_standardization(X, train, standardization)
     # Callers may sit under no_grad or inference_mode, whose tensors cannot be trained.
-    with torch.inference_mode(False), torch.enable_grad():
+    work = min(batch_size, len(train)) * X.shape[1] * n_filters
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        # OpenMP's limit is one of the calling thread: nothing else is slowed down.
+        threadpool_limits(1, user_api="openmp")
+        if work < _FEW_MULTIPLICATIONS
+        else nullcontext(),
+    ):
         parameters = [
             torch.tensor(
                 random.uniform(-bound, bound, size=shape),
@@ -183,7 +200,7 @@ def train_adaptor(
             if patience is not None and epoch - best_epoch >= patience:
                 break
             similarity, distance = signals.similarity, signals.distance
-    return TrainingResult(best, best_rank[1], history)
+    return TrainingResult(best, best_rank, history)
 
 
 def measure_signals(
@@ -193,14 +210,15 @@ def measure_signals(
 
     Returns the signals and the logits of the calibration half.
     """
-    coordinates, logits = adaptor.project(X, train)
+    projection = adaptor.projection()
+    coordinates, logits = projection.project(X, train)
     predictions = logits.argmax(axis=1)
     index = ExactNeighbors(coordinates, y[train], predictions, n_classes)
     similarity, nearest, _ = index.query(
         coordinates, predictions, np.arange(len(train))
     )
     ecdf = fit_class_ecdf(nearest, y[train], similarity, n_classes)
-    calibration_coordinates, calibration_logits = adaptor.project(X, calibration)
+    calibration_coordinates, calibration_logits = projection.project(X, calibration)
     calibration_similarity, calibration_nearest, _ = index.query(
         calibration_coordinates, calibration_logits.argmax(axis=1)
     )

@@ -14,7 +14,6 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.callback import CallbackSupportMixin
-from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
@@ -31,8 +30,8 @@ from sdm_sklearn._selective import (
     check_alpha,
     resolve_reject_label,
 )
-from sdm_sklearn._splits import check_split, stratified_halves
-from sdm_sklearn._validation import check_finite, check_labels
+from sdm_sklearn._splits import check_split, list_splits, stratified_halves
+from sdm_sklearn._validation import check_finite, check_labels, check_same_kind
 from sdm_sklearn.activation import log_sdm_activation
 
 _DTYPES = [np.float64, np.float32, np.float16]
@@ -81,7 +80,10 @@ class SDMClassifier(
         How to split the rows into training and calibration half. None stands for
         random halves, stratified by class. Otherwise any scikit-learn splitter, or an
         iterable of pairs of index arrays (training, calibration): a calibration set of
-        your own is given by :class:`~sklearn.model_selection.PredefinedSplit`.
+        your own is given by :class:`~sklearn.model_selection.PredefinedSplit`, with
+        -1 for training and 0 for calibration. Row numbers refer to the `X` given to
+        this `fit`: those made for all rows do not fit inside a search or
+        cross-validation, which fits on part of them.
 
     max_epochs : int, default=200
         Largest number of training epochs of each restart.
@@ -119,9 +121,10 @@ class SDMClassifier(
         rows are accepted.
 
     reject_label : "auto", str or number, default="auto"
-        Label of rejected rows. "auto" is "rejected" for string classes (prefixed with
-        underscores while that is a class), and the smaller of -1 and the smallest
-        class minus 1 for numbers and bools.
+        Label of rejected rows, of the kind of the classes: the result is one array
+        of both, so that bools become integers. "auto" is "rejected" for string classes
+        (prefixed with underscores while that is a class), and the smaller of -1 and the
+        smallest class minus 1 for numbers and bools.
 
     device : str, default="cpu"
         torch device for training. Fitted state is NumPy, whatever the device.
@@ -159,8 +162,8 @@ class SDMClassifier(
         region.
 
     alpha_found_ : float
-        Largest alpha, to four decimals, for which the calibration half has a region;
-        NaN if there is none above 1/2.
+        Largest alpha, to four decimals, for which the calibration half has a region,
+        in every model of an ensemble; NaN if there is none above 1/2.
 
     history_ : list of dict
         One record per epoch of every restart: "restart", "epoch", "training_loss",
@@ -338,7 +341,7 @@ class SDMClassifier(
             for restart, (split, seed) in enumerate(zip(splits, seeds, strict=True))
         )
 
-        best = int(np.argmin([result.loss for result in results]))
+        best = min(range(len(results)), key=lambda i: results[i].rank)
         kept = [best]
         if self.ensemble:
             kept += [i for i in range(len(results)) if i != best]
@@ -450,7 +453,7 @@ class SDMClassifier(
             Embeddings.
 
         alpha : float, default=None
-            Accuracy that the region has to reach. None stands for the constructor's.
+            Accuracy that the region has to reach. None stands for the one of `fit`.
 
         Returns
         -------
@@ -479,9 +482,16 @@ class SDMClassifier(
         ------
         ValueError
             If `alpha` is not strictly between 1/2 and 1.
+
+        Warns
+        -----
+        NoRegionWarning
+            If `alpha` is given and no region reaches it.
         """
-        index = getattr(X, "index", None)
+        # A frame's index; a list has a method of that name.
+        index = getattr(X, "index", None) if hasattr(X, "columns") else None
         out = self._signals(self._check_X(X), alpha)
+        self._warn_without_region(alpha)
         out.prediction = self.classes_[out.prediction]
         out.nearest_index = self.support_indices_[out.nearest_index]
         library = _get_output_config("transform", self)["dense"]
@@ -554,9 +564,8 @@ class SDMClassifier(
         if X is None:
             own = np.arange(available)
             available -= 1
-        if not (
-            isinstance(n_neighbors, Integral) and 0 < int(n_neighbors) <= available
-        ):
+        is_count = isinstance(n_neighbors, Integral) and n_neighbors is not True
+        if not (is_count and 0 < int(n_neighbors) <= available):
             raise ValueError(
                 f"n_neighbors must be an int between 1 and {available}, the number of "
                 f"exemplars to choose from. Got {n_neighbors!r} instead."
@@ -572,7 +581,9 @@ class SDMClassifier(
 
         The weights stay as they are. q, d, the empirical CDFs, q' and the region of
         the calibration half are computed anew. Rows with a label outside `classes_`
-        are welcome: they break runs of support, and so lower q around them.
+        are welcome: they break runs of support, and so lower q around them. Do not add
+        rows of the calibration half, which would find themselves and make all others
+        look far, nor rows that are exemplars already, which would count twice.
 
         Parameters
         ----------
@@ -580,24 +591,42 @@ class SDMClassifier(
             Embeddings.
 
         y : array-like of shape (n_added,)
-            Labels, also of unknown classes.
+            Labels, also of unknown classes, of the kind of `classes_`.
 
         Returns
         -------
         self : SDMClassifier
 
+        Raises
+        ------
+        ValueError
+            If `X` does not fit, or `y` holds strings beside numeric classes or the
+            other way round.
+
         Warns
         -----
+        UserWarning
+            If rows equal calibration rows.
         NoRegionWarning
             If the new support leaves no region at `alpha`.
         """
         check_is_fitted(self)
         X, y = self._validate(X, y, reset=False)
+        check_same_kind(y, self.classes_)
         known = np.isin(y, self.classes_)
         codes = np.full(len(y), -1)
         codes[known] = np.searchsorted(self.classes_, y[known])
         models = [model.extend(X, codes) for model in self._models]
-        alpha = check_alpha(self.alpha)
+        n_equal = models[0].count_calibration_copies(len(X))
+        if n_equal:
+            warnings.warn(
+                f"{n_equal} of the {len(X)} rows added equal calibration rows. These "
+                "now find themselves at distance 0, and every other row looks far: add "
+                "rows that fit has not seen.",
+                UserWarning,
+                stacklevel=2,
+            )
+        alpha = self._alpha
         added = np.arange(self._n_rows, self._n_rows + len(X))
         attributes = {
             **self._region_attributes(models, alpha),
@@ -612,6 +641,7 @@ class SDMClassifier(
 
     def _decide(self, X, alpha):
         codes, accepted = self._decide_at(X, [alpha])
+        self._warn_without_region(alpha)
         return codes, accepted[0]
 
     def _decide_at(self, X, alphas):
@@ -627,7 +657,7 @@ class SDMClassifier(
     def _judge(self, measured, alpha):
         """Turn what each model measured into the signals at one alpha."""
         if alpha is None:
-            alpha, regions = check_alpha(self.alpha), self._regions
+            alpha, regions = self._alpha, self._regions
         else:
             alpha = check_alpha(alpha)
             regions = [model.find_region(alpha) for model in self._models]
@@ -684,15 +714,11 @@ class SDMClassifier(
                 for _ in range(self.n_restarts)
             ]
         else:
-            splitter = check_cv(self.cv, y, classifier=True)
             splits = [
-                split for split in splitter.split(X, y) for _ in range(self.n_restarts)
+                split
+                for split in list_splits(self.cv, X, y)
+                for _ in range(self.n_restarts)
             ]
-            if not splits:
-                raise ValueError(
-                    f"cv={self.cv!r} gives no split: pass at least one pair of "
-                    "training and calibration rows."
-                )
         return [
             check_split(train, calibration, codes, classes)
             for train, calibration in splits
@@ -707,14 +733,20 @@ class SDMClassifier(
         """Region of every model; the public attributes are the best model's."""
         regions = [model.find_region(alpha) for model in models]
         return {
+            "_alpha": alpha,
             "_regions": regions,
             "q_min_": regions[0].q_min,
             "thresholds_": regions[0].thresholds,
-            "alpha_found_": models[0].find_largest_alpha(),
+            # In an ensemble every member needs a region: NaN if one has none.
+            "alpha_found_": float(np.min([m.find_largest_alpha() for m in models])),
         }
 
     def _warn_without_region(self, alpha):
-        if np.isfinite(self.q_min_):
+        """Warn if a model has no region at `alpha`; None was warned of in `fit`."""
+        if alpha is None:
+            return
+        regions = [model.find_region(alpha) for model in self._models]
+        if all(np.isfinite(region.q_min) for region in regions):
             return
         message = describe_missing_region(
             alpha, self.alpha_found_, self._model.calibration[2], self.classes_
@@ -725,7 +757,7 @@ class SDMClassifier(
         """Drop all fitted state."""
         for name in list(vars(self)):
             fitted = name.endswith("_") and not name.startswith("_")
-            if fitted or name in ("_models", "_regions", "_n_rows"):
+            if fitted or name in ("_models", "_regions", "_alpha", "_n_rows"):
                 delattr(self, name)
 
     def __sklearn_is_fitted__(self):
@@ -759,7 +791,7 @@ def _stack_level():
     frame: FrameType | None = sys._getframe(1)
     level = 1
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
-        ("sdm_sklearn.", "sklearn.")
+        ("sdm_sklearn.", "sklearn.", "joblib.")
     ):
         frame, level = frame.f_back, level + 1
     return level

@@ -220,8 +220,8 @@ def describe_missing_region(alpha, alpha_found, y, classes):
             "(alpha_found_). "
         )
     return message + (
-        "Lower alpha, give more rows to the class that falls short, or merge classes "
-        "that are taken for each other."
+        "Lower alpha, add labelled rows, or merge classes that are taken for each "
+        "other."
     )
 
 

@@ -34,12 +34,12 @@ class SelectiveClassifierMixin:
 
         Parameters
         ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Input rows.
+        X : array-like of shape (n_samples, n_features)
+            Input rows, as `predict` takes them.
 
         alpha : float, default=None
             Accuracy to hold among the accepted rows, strictly between 1/2 and 1. It
-            needs no refit. None stands for the constructor's `alpha`.
+            needs no refit. None stands for the `alpha` of `fit`.
 
         return_mask : bool, default=False
             Whether to return the acceptance mask, too.
@@ -138,7 +138,7 @@ def unwrap(estimator, X):
             estimator = estimator[-1]
         elif isinstance(estimator, FrozenEstimator):
             estimator = estimator.estimator
-        elif hasattr(estimator, "get_params") and "refit" in estimator.get_params():
+        elif _is_search(estimator):
             check_is_fitted(estimator)
             if not hasattr(estimator, "best_estimator_"):
                 raise TypeError(
@@ -157,6 +157,15 @@ def unwrap(estimator, X):
     return estimator, X
 
 
+def _is_search(estimator):
+    """Tell a search from other estimators with a parameter `refit`."""
+    if not hasattr(estimator, "get_params"):
+        return False
+    return {"estimator", "refit", "error_score"} <= set(
+        estimator.get_params(deep=False)
+    )
+
+
 def check_alpha(alpha):
     """Return `alpha` as a float, or say why it is not an accuracy above 1/2."""
     is_number = isinstance(alpha, Real) and not isinstance(alpha, bool)
@@ -164,6 +173,8 @@ def check_alpha(alpha):
     if 0.5 < value < 1:
         return value
     message = f"alpha must be an accuracy with 1/2 < alpha < 1. Got {alpha!r} instead."
+    if 1 < value < 100:
+        message += f" For {value:g} % pass alpha={value / 100:g}."
     if 0 < value <= 0.5:
         message += (
             " alpha is not an error rate: for 5 % errors pass alpha=0.95. At or below "
@@ -193,6 +204,13 @@ def resolve_reject_label(reject_label, classes):
     ValueError
         If the label is a class, or of a kind that cannot stand beside the classes.
     """
+    if classes.dtype.kind not in "biufUOT" or not isinstance(
+        classes.tolist()[0], str | Real
+    ):
+        raise ValueError(
+            f"Labels of dtype {classes.dtype} have no reject label: convert them to "
+            "strings or numbers first."
+        )
     strings = isinstance(classes[0], str)
     if isinstance(reject_label, str) and reject_label == "auto":
         if not strings:
@@ -220,7 +238,23 @@ def resolve_reject_label(reject_label, classes):
             f"reject_label={reject_label!r} cannot stand in one array with the "
             f"classes {known!r}: pass {hint} that is no class, or 'auto'."
         )
+    _check_stored(classes, reject_label)
     return reject_label
+
+
+def _check_stored(classes, reject_label):
+    """Raise if the reject label or a class is another value once in one array."""
+    codes = np.append(np.arange(len(classes)), 0)
+    accepted = np.append(np.ones(len(classes), dtype=bool), False)
+    *stored, out = reject(classes, codes, accepted, reject_label).tolist()
+    is_nan = reject_label is not None and reject_label != reject_label
+    same = out == reject_label or (is_nan and out != out)
+    if not same or out in stored or stored != classes.tolist():
+        raise ValueError(
+            f"reject_label={reject_label!r} would be stored as {out!r} beside the "
+            f"classes {classes.tolist()!r}: pass a value that their type can hold, or "
+            "'auto'."
+        )
 
 
 def reject(classes, codes, accepted, reject_label):
@@ -229,7 +263,10 @@ def reject(classes, codes, accepted, reject_label):
     The dtype is widened first: assigning in place would cut strings ("rej"), wrap
     unsigned integers (255) and turn a bool into True.
     """
-    dtype = np.result_type(classes.dtype, np.min_scalar_type(reject_label))
+    kind = np.min_scalar_type(reject_label)
+    if kind.kind == "f":
+        kind = np.dtype(np.float64)  # -9999.0 is -10000 in the smallest float
+    dtype = np.result_type(classes.dtype, kind)
     if classes.dtype.kind in "iu" and isinstance(reject_label, Integral):
         # int64 beside uint64 would become float64, which rounds labels above 2**53.
         low, high = min(classes.min(), reject_label), max(classes.max(), reject_label)

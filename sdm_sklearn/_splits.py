@@ -1,6 +1,9 @@
 """Training and calibration halves: random ones, and checks of given ones."""
 
+from numbers import Integral
+
 import numpy as np
+from sklearn.model_selection import PredefinedSplit, check_cv
 
 
 def stratified_halves(y, calibration_size, random_state):
@@ -26,8 +29,69 @@ def stratified_halves(y, calibration_size, random_state):
     held_out = np.zeros(len(y), dtype=bool)
     for code in np.unique(y):
         members = random_state.permutation(np.flatnonzero(y == code))
-        held_out[members[: max(1, int(calibration_size * len(members)))]] = True
+        # Rounded down, but for what floating point leaves below an integer.
+        n_held_out = max(1, int(calibration_size * len(members) + 1e-9))
+        held_out[members[:n_held_out]] = True
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def list_splits(cv, X, y):
+    """Return the splits of a splitter or an iterable, or say what is wrong with it.
+
+    Parameters
+    ----------
+    cv : int, splitter or iterable
+        See :class:`~sdm_sklearn.SDMClassifier`.
+    X : ndarray of shape (n_samples, n_features)
+        Embeddings.
+    y : ndarray of shape (n_samples,)
+        Labels.
+
+    Returns
+    -------
+    splits : list of tuple
+
+    Raises
+    ------
+    ValueError
+        If there is no split, a predefined one is of another length, or the splitter
+        needs groups.
+    """
+    if isinstance(cv, PredefinedSplit) and len(cv.test_fold) != len(y):
+        raise ValueError(
+            f"cv={type(cv).__name__} tells the fold of {len(cv.test_fold)} rows, but X "
+            f"has {len(y)}: make it for the rows of this fit. Inside a search or "
+            "cross-validation, which fit on part of the rows, pass a splitter instead."
+        )
+    if not (isinstance(cv, Integral) or hasattr(cv, "split")):
+        cv = _check_pairs(cv)
+    try:
+        splits = list(check_cv(cv, y, classifier=True).split(X, y))
+    except ValueError as error:
+        if "groups" not in str(error):
+            raise
+        raise ValueError(
+            f"cv={type(cv).__name__} needs groups, which fit does not take: pass its "
+            "splits as cv=list(splitter.split(X, y, groups))."
+        ) from error
+    return splits
+
+
+def _check_pairs(cv):
+    """Return the pairs of an iterable as a list."""
+    pairs = list(cv)
+    if not pairs:
+        raise ValueError(
+            "cv gives no split: pass at least one pair of training and calibration "
+            "rows. An iterator is exhausted after one fit; pass a list."
+        )
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(
+                "cv must give pairs of training and calibration rows. Got "
+                f"{pair!r}: pass cv=[(training, calibration)]."
+            )
+    return pairs
 
 
 def check_split(train, calibration, y, classes):

@@ -42,6 +42,29 @@ def check_finite(X, estimator_name):
         )
 
 
+def check_same_kind(y, classes):
+    """Raise if labels are strings and the classes are not, or the other way round.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,)
+        Labels.
+    classes : ndarray of shape (n_classes,)
+        Class labels.
+
+    Raises
+    ------
+    ValueError
+        Naming a label and a class.
+    """
+    label, known = y.tolist()[0], classes.tolist()[0]
+    if isinstance(label, str) != isinstance(known, str):
+        raise ValueError(
+            f"y must hold labels of the kind of the classes, such as {known!r}. Got "
+            f"{label!r}: pass the labels that fit was given, not their codes."
+        )
+
+
 def check_labels(y):
     """Raise if labels are missing, or strings stand beside other kinds.
 

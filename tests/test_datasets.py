@@ -29,6 +29,8 @@ def test_loaders(load, shape, n_classes, licence):
     frame = load(as_frame=True)
     assert isinstance(frame.data, pandas.DataFrame)
     assert list(frame.data.columns) == bunch.feature_names
+    assert (frame.data.dtypes == np.float32).all()
+    assert np.array_equal(frame.data, bunch.data)
     assert list(frame.frame.columns) == [*bunch.feature_names, "target"]
     assert (frame.target == bunch.target).all()
     X, y = load(return_X_y=True, as_frame=True)

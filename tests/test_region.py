@@ -160,7 +160,7 @@ def test_message_of_a_missing_region():
     assert "Class 'b' has 8, 'c' has 1, 'd' has 1, 'e' has 1, 'f' has 1, ..." in message
     assert "this alpha needs at least 9 in every class" in message
     assert "The largest alpha attainable on this data is 0.75 (alpha_found_)" in message
-    assert "Lower alpha, give more rows" in message
+    assert "Lower alpha, add labelled rows" in message
     message = describe_missing_region(0.6, np.nan, np.repeat([0, 1], 50), classes[:2])
     assert "calibration rows" not in message
     assert "No alpha above 1/2 is attainable" in message

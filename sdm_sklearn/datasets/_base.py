@@ -32,7 +32,7 @@ def load_intents(*, return_X_y=False, as_frame=False):
         Whether to return ``(data, target)`` instead of a Bunch.
 
     as_frame : bool, default=False
-        Whether the data are pandas objects.
+        Whether the data are pandas objects, in float32.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def load_true_false(*, return_X_y=False, as_frame=False):
         Whether to return ``(data, target)`` instead of a Bunch.
 
     as_frame : bool, default=False
-        Whether the data are pandas objects.
+        Whether the data are pandas objects, in float32.
 
     Returns
     -------
@@ -168,7 +168,9 @@ def _load(name, return_X_y, as_frame):
 
         for key in ("data", "ood_data"):
             if key in arrays:
-                arrays[key] = pandas.DataFrame(arrays[key], columns=feature_names)
+                # pandas computes in the dtype it has, and float16 overflows soon.
+                values = arrays[key].astype(np.float32)
+                arrays[key] = pandas.DataFrame(values, columns=feature_names)
         arrays["target"] = pandas.Series(arrays["target"], name="target")
         frame = arrays["data"].assign(target=arrays["target"])
     if return_X_y:
