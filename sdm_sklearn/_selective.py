@@ -115,7 +115,7 @@ def predict_selective(estimator, X, *, alpha=None, return_mask=False):
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
     >>> X, y = make_blobs(400, centers=2, n_features=8, random_state=0)
-    >>> clf = sdm_sklearn.SDMClassifier(alpha=0.9, random_state=0)
+    >>> clf = sdm_sklearn.SDMClassifier(alpha=0.9, max_epochs=20, random_state=0)
     >>> pipe = make_pipeline(StandardScaler(), clf).fit(X, y)
     >>> sdm_sklearn.predict_selective(pipe, [[1e3] * 8])
     array([-1])

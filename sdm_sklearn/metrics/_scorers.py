@@ -56,7 +56,7 @@ def coverage_scorer(alpha=None):
     ...     "coverage": coverage_scorer(alpha=0.9),
     ...     "accuracy": selective_accuracy_scorer(alpha=0.9),
     ... }
-    >>> clf = SDMClassifier(random_state=0)
+    >>> clf = SDMClassifier(max_epochs=20, n_restarts=1, random_state=0)
     >>> cv_results = cross_validate(clf, X, y, cv=3, scoring=scoring)
     >>> float(cv_results["test_accuracy"].mean())
     1.0
@@ -188,7 +188,7 @@ def coverage_at_accuracy_scorer(target=0.95, *, alpha=None):
     >>> from sdm_sklearn.metrics import coverage_at_accuracy_scorer
     >>> X, y = make_blobs(600, centers=2, n_features=8, random_state=0)
     >>> search = GridSearchCV(
-    ...     SDMClassifier(random_state=0),
+    ...     SDMClassifier(max_epochs=20, n_restarts=1, random_state=0),
     ...     {"alpha": [0.8, 0.9]},
     ...     scoring=coverage_at_accuracy_scorer(target=0.9),
     ...     cv=3,

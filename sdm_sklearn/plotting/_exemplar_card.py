@@ -58,7 +58,8 @@ class ExemplarCardDisplay:
     >>> from sdm_sklearn import SDMClassifier
     >>> from sdm_sklearn.plotting import ExemplarCardDisplay
     >>> X, y = make_blobs(600, centers=2, n_features=8, random_state=0)
-    >>> clf = SDMClassifier(alpha=0.9, random_state=0).fit(X[:500], y[:500])
+    >>> clf = SDMClassifier(alpha=0.9, max_epochs=20, random_state=0)
+    >>> clf = clf.fit(X[:500], y[:500])
     >>> ExemplarCardDisplay.from_estimator(clf, X[500], X[:500], y[:500])
     <...>
     >>> plt.show()

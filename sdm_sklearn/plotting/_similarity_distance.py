@@ -53,7 +53,8 @@ class SimilarityDistanceDisplay:
     >>> from sdm_sklearn import SDMClassifier
     >>> from sdm_sklearn.plotting import SimilarityDistanceDisplay
     >>> X, y = make_blobs(600, centers=2, n_features=8, random_state=0)
-    >>> clf = SDMClassifier(alpha=0.9, random_state=0).fit(X[:400], y[:400])
+    >>> clf = SDMClassifier(alpha=0.9, max_epochs=20, random_state=0)
+    >>> clf = clf.fit(X[:400], y[:400])
     >>> SimilarityDistanceDisplay.from_estimator(clf, X[400:], X_ood=X[400:] * 9)
     <...>
     >>> plt.show()
