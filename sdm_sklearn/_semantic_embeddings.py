@@ -329,8 +329,8 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
     Returns
     -------
     logits : ndarray of shape (n, n_required)
-    smallest : ndarray of shape (n,) or None
-        The `top_k`-th largest logit of each row.
+    best : ndarray of shape (n, top_k) or None
+        The `top_k` largest logits of each row, in any order.
     total : ndarray of shape (n,) or None
         Log of the softmax normaliser.
     """
@@ -352,8 +352,7 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
                 best = np.partition(best, -top_k, axis=1)[:, -top_k:]
         if total:
             log_total = np.logaddexp(log_total, logsumexp(block, axis=1))
-    smallest = None if top_k is None else best.min(axis=1)
-    return logits, smallest, log_total if total else None
+    return logits, None if top_k is None else best, log_total if total else None
 
 
 def _as_numpy(values):

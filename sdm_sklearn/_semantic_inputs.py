@@ -36,6 +36,9 @@ class Reading(NamedTuple):
     smallest : ndarray of shape (n,) or None
         Smallest listed value of each row; None if nothing is cut off.
 
+    listed_total : ndarray of shape (n,) or None
+        Log of the sum over all listed tokens; None if nothing is cut off.
+
     total : ndarray of shape (n,) or None
         Log of the sum over the whole vocabulary, where asked for.
     """
@@ -43,6 +46,7 @@ class Reading(NamedTuple):
     logits: np.ndarray
     listed: np.ndarray | None
     smallest: np.ndarray | None
+    listed_total: np.ndarray | None
     total: np.ndarray | None
 
     def kept(self):
@@ -209,7 +213,7 @@ def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterato
     if form == "topk":
 
         def read(block):
-            return _read_lists(block, column_of, len(token_ids), top_k, total)
+            return _read_lists(block, column_of, len(token_ids), top_k)
 
         width = 2 * len(token_ids)
     elif form == "hidden":
@@ -218,7 +222,7 @@ def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterato
     elif sparse.issparse(X):
 
         def read(block):
-            return _read_csr(block, token_ids, top_k, total)
+            return _read_csr(block, token_ids, top_k)
 
         width = 2 * len(token_ids)
     else:
@@ -238,34 +242,39 @@ def _hidden_reader(token_ids, output, top_k, total):
     if top_k is not None or total:
 
         def read(block):
-            logits, smallest, log_total = read_from_hidden(
+            logits, best, log_total = read_from_hidden(
                 block.astype(np.float64), output, token_ids, top_k, total
             )
-            listed = None if smallest is None else logits >= smallest[:, None]
-            return Reading(logits, listed, smallest, log_total)
+            if best is None:
+                return Reading(logits, None, None, None, log_total)
+            smallest = best.min(axis=1)
+            listed = logits >= smallest[:, None]
+            listed_total = logsumexp(best, axis=1)
+            return Reading(logits, listed, smallest, listed_total, log_total)
 
     else:
         head = thin_head(output, token_ids)
 
         def read(block):
-            return Reading(head(block.astype(np.float64)), None, None, None)
+            return Reading(head(block.astype(np.float64)), *[None] * 4)
 
     return read
 
 
 def _read_dense(block, form, token_ids, top_k, total):
     values = block[:, token_ids]
-    listed = smallest = log_total = None
+    listed = smallest = listed_total = log_total = None
     if top_k is not None:
         # Compared as given: every token tied with the K-th is in, whatever its id.
-        smallest = np.partition(block, -top_k, axis=1)[:, -top_k]
-        listed = values >= smallest[:, None]
-        smallest = _as_log(smallest, form)
+        best = np.partition(block, -top_k, axis=1)[:, -top_k:]
+        listed = values >= best[:, :1]
+        best = _as_log(best, form)
+        smallest, listed_total = best[:, 0], logsumexp(best, axis=1)
     if total:
         log_total = np.zeros(len(block))
         if form == "logits":
             log_total = logsumexp(block.astype(np.float64), axis=1)
-    return Reading(_as_log(values, form), listed, smallest, log_total)
+    return Reading(_as_log(values, form), listed, smallest, listed_total, log_total)
 
 
 def _as_log(values, form):
@@ -276,19 +285,17 @@ def _as_log(values, form):
         return np.log(values, out=values)
 
 
-def _read_csr(block, token_ids, top_k, total):
+def _read_csr(block, token_ids, top_k):
     # What is not stored is unknown, not 0: such a matrix holds truncated lists.
     block = sparse.csr_array(block, dtype=np.float64, copy=True)
     block.sum_duplicates()
     block.eliminate_zeros()
     logits = _as_log(block[:, token_ids].toarray(), "proba")
     rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    smallest = _smallest_listed(rows, np.log(block.data), block.shape[0], top_k)
-    log_total = np.zeros(block.shape[0]) if total else None
-    return Reading(logits, _listed(logits, smallest), smallest, log_total)
+    return _cut(logits, rows, np.log(block.data), top_k)
 
 
-def _read_lists(rows, column_of, n_required, top_k, total):
+def _read_lists(rows, column_of, n_required, top_k):
     # Their values are log-probabilities by nature, as those of a dense "logprobs".
     lengths = [len(row) for row in rows]
     index = np.repeat(np.arange(len(rows)), lengths)
@@ -300,21 +307,26 @@ def _read_lists(rows, column_of, n_required, top_k, total):
     logits = np.full((len(rows), n_required), -np.inf)
     use = known & (column >= 0)
     np.logaddexp.at(logits, (index[use], column[use]), values[use])
-    smallest = _smallest_listed(index[known], values[known], len(rows), top_k)
-    log_total = np.zeros(len(rows)) if total else None
-    return Reading(logits, _listed(logits, smallest), smallest, log_total)
+    return _cut(logits, index[known], values[known], top_k)
 
 
-def _smallest_listed(rows, values, n_rows, top_k):
-    """Return each row's `top_k`-th largest value, its smallest if it has fewer."""
+def _cut(logits, rows, values, top_k):
+    """Make a reading of lists that end with their `top_k`-th largest value.
+
+    `values` are all that the lists hold, as log-probabilities, and `rows` their rows.
+    """
     order = np.lexsort((-values, rows))
-    counts = np.bincount(rows, minlength=n_rows)
+    rows, values = rows[order], values[order]
+    counts = np.bincount(rows, minlength=len(logits))
+    first = np.cumsum(counts) - counts
     last = counts if top_k is None else np.minimum(counts, top_k)
-    return values[order][np.cumsum(counts) - counts + last - 1]
-
-
-def _listed(logits, smallest):
-    return (logits >= smallest[:, None]) & ~np.isneginf(logits)
+    smallest = values[first + last - 1]
+    inside = np.arange(len(values)) - first[rows] < last[rows]
+    listed_total = np.log(
+        np.bincount(rows[inside], np.exp(values[inside]), minlength=len(logits))
+    )
+    listed = (logits >= smallest[:, None]) & ~np.isneginf(logits)
+    return Reading(logits, listed, smallest, listed_total, np.zeros(len(logits)))
 
 
 def check_lists(rows):

@@ -8,6 +8,8 @@ from scipy.special import softmax
 
 # Below this a weight is rounding, not similarity.
 _ROUNDING = 1e-12
+# What a list leaves unsaid is at least this: single precision knows 1 no better.
+_REST_FLOOR = 1e-7
 # Two labels more alike than this take each other's votes, as antonyms do.
 _TOO_SIMILAR = 0.5
 
@@ -255,9 +257,7 @@ def aggregate(kernel, reading, missing, fallback):
     scores = kernel.log_votes(reading.kept())
     voteless = np.isneginf(scores).all(axis=1)
     if reading.listed is not None and missing == "half_min":
-        absent = ~(reading.listed @ kernel.own)
-        half = np.where(absent, reading.smallest[:, None] - np.log(2.0), -np.inf)
-        scores = np.logaddexp(scores, half)
+        scores = np.logaddexp(scores, _missing_votes(kernel, reading))
     if voteless.any():
         spare = np.zeros((np.count_nonzero(voteless), scores.shape[1]))
         if fallback != "uniform":
@@ -265,3 +265,16 @@ def aggregate(kernel, reading, missing, fallback):
             spare = np.where(np.isneginf(own).all(axis=1, keepdims=True), spare, own)
         scores[voteless] = spare
     return scores, voteless
+
+
+def _missing_votes(kernel, reading):
+    """Return what labels without a listed token count, as logs; -inf for the others.
+
+    Half of the smallest listed value, but together never more than the list leaves:
+    after "yes" with .999 there is .001 for "no", not .4995.
+    """
+    absent = ~(reading.listed @ kernel.own)
+    rest = -np.expm1(np.minimum(reading.listed_total - reading.total, 0.0))
+    share = np.log(np.maximum(rest, _REST_FLOOR) / np.maximum(absent.sum(axis=1), 1))
+    vote = np.minimum(reading.smallest - np.log(2.0), share + reading.total)
+    return np.where(absent, vote[:, None], -np.inf)

@@ -114,7 +114,8 @@ class SemanticSoftmaxCalibrator(
 
     missing : {"half_min", "zero"}, default="half_min"
         What a label none of whose tokens is in a truncated list counts: half of the
-        smallest listed probability, or 0 as published.
+        smallest listed probability, or 0 as published. All such labels together count
+        no more than the probability that the list leaves.
 
     fallback : {"constrained", "uniform", "reject"}, default="constrained"
         Rows without any vote get the constrained softmax, uniform probabilities, or
@@ -583,6 +584,8 @@ class SemanticSoftmaxCalibrator(
         return X
 
     def _read(self, X, total=False):
+        # What the listed tokens leave is known against the whole only.
+        total = total or (self.top_k is not None and self.missing == "half_min")
         output = None
         if self.input == "hidden":
             output = as_output_embeddings(self.output_embeddings)

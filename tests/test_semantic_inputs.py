@@ -152,24 +152,67 @@ def test_hidden_probabilities_of_zero_are_alike(value):
 
 
 def test_missing_labels_count_half_of_the_smallest_listed():
-    rows = [{0: np.log(0.6), 4: np.log(0.3)}]
+    rows = [{0: np.log(0.6), 4: np.log(0.2)}]
     cal = SemanticSoftmaxCalibrator([0, 1], input="topk").fit(rows)
-    np.testing.assert_allclose(cal.predict_proba(rows), [[0.6 / 0.75, 0.15 / 0.75]])
+    np.testing.assert_allclose(cal.predict_proba(rows), [[0.6 / 0.7, 0.1 / 0.7]])
     zero = SemanticSoftmaxCalibrator([0, 1], input="topk", missing="zero").fit(rows)
     np.testing.assert_allclose(zero.predict_proba(rows), [[1, 0]], atol=1e-300)
     assert zero.predict_proba(rows)[0, 1] > 0
     # A label with one listed form is not missing.
     forms = SemanticSoftmaxCalibrator([[0, 2], [1]], input="topk").fit(rows)
-    np.testing.assert_allclose(forms.predict_proba(rows), [[0.6 / 0.75, 0.15 / 0.75]])
+    np.testing.assert_allclose(forms.predict_proba(rows), [[0.6 / 0.7, 0.1 / 0.7]])
+
+
+@pytest.mark.parametrize(
+    ("row", "labels", "expected"),
+    [
+        # .001 is left, for one label or for two.
+        ({0: np.log(0.999)}, [0, 1], [0.999, 0.001]),
+        ({0: np.log(0.999)}, [0, 1, 2], [0.999, 0.0005, 0.0005]),
+        ({0: np.log(0.7), 4: np.log(0.25)}, [0, 1], [0.7, 0.05]),
+        # Nothing is left, also by rounding: as much as single precision cannot see.
+        ({0: 0.0}, [0, 1], [1, 1e-7]),
+        ({0: 1e-9, 4: -9.0}, [0, 1], [1, 1e-7]),
+    ],
+)
+def test_missing_labels_count_no_more_than_the_list_leaves(row, labels, expected):
+    n_tokens = 6
+    cal = SemanticSoftmaxCalibrator(labels, input="topk").fit([row])
+    got = cal.predict_proba([row])
+    np.testing.assert_allclose(got[0], np.divide(expected, sum(expected)), rtol=1e-6)
+    if max(row.values()) <= 0:
+        p = np.zeros((1, n_tokens))
+        p[0, list(row)] = np.exp(list(row.values()))
+        sparse_cal = SemanticSoftmaxCalibrator(labels, input="proba")
+        stored = sparse.csr_array(p)
+        np.testing.assert_allclose(
+            sparse_cal.fit(stored).predict_proba(stored), got, atol=1e-12
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), top_k=st.integers(1, 12))
+def test_a_cut_off_label_never_gets_more_than_what_is_cut_off(seed, top_k):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(12, 0.2), 20)
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="proba", top_k=top_k).fit(p)
+    ordered = np.sort(p, axis=1)
+    rest = 1 - ordered[:, -top_k:].sum(axis=1)
+    cut = p[:, :3] < ordered[:, [-top_k]]
+    own = np.where(cut, 0.0, p[:, :3]).sum(axis=1)
+    some = cut.any(axis=1) & (own > 0)
+    # The listed labels keep their own probabilities, which gives the scale.
+    got = np.where(cut, cal.predict_proba(p), 0.0).sum(axis=1)[some]
+    assert (got / (1 - got) * own[some] <= rest[some] * (1 + 1e-6) + 1e-7).all()
 
 
 def test_a_truncated_dense_row_equals_the_list():
     p = np.array([[0.5, 0.02, 0.28, 0.2]])
     cal = SemanticSoftmaxCalibrator([0, 1], input="proba", top_k=3).fit(p)
-    np.testing.assert_allclose(cal.predict_proba(p), [[0.5 / 0.6, 0.1 / 0.6]])
+    np.testing.assert_allclose(cal.predict_proba(p), [[0.5 / 0.52, 0.02 / 0.52]])
     stored = sparse.csr_matrix([[0.5, 0, 0.28, 0.2]])
     cal = SemanticSoftmaxCalibrator([0, 1], input="proba").fit(stored)
-    np.testing.assert_allclose(cal.predict_proba(stored), [[0.5 / 0.6, 0.1 / 0.6]])
+    np.testing.assert_allclose(cal.predict_proba(stored), [[0.5 / 0.52, 0.02 / 0.52]])
 
 
 def test_a_list_without_any_vote_falls_back_and_can_be_rejected():
