@@ -1,8 +1,10 @@
 """Zero-shot label probabilities that count the votes of the labels' neighbours."""
 
 import copy
+import os
 import warnings
 from numbers import Integral, Real
+from os import PathLike
 
 import numpy as np
 from scipy import sparse
@@ -30,6 +32,7 @@ from sdm_sklearn._semantic_embeddings import (
     Summary,
     as_output_embeddings,
     refuse_outside_ids,
+    refuse_part,
     similarities,
 )
 from sdm_sklearn._semantic_inputs import (
@@ -437,13 +440,20 @@ class SemanticSoftmaxCalibrator(
         ----------
         X : {array-like, CSR} of shape (n_samples, n_features) or list of dict
             Rows as `input` says. Hidden states need the logits of all tokens here.
+        It is an error if `output_embeddings` holds only some of them.
 
         Returns
         -------
         mass : ndarray of shape (n_samples,)
             Between 0 and 1.
+
+        Raises
+        ------
+        ValueError
+            If only some tokens of the vocabulary are known.
         """
         check_is_fitted(self)
+        refuse_part(self.output_embeddings, self.input, "captured_mass")
         return self._mass(self._check_rows(X, reset=False))
 
     def top_voters(self, X, *, n_voters=10):
@@ -513,6 +523,13 @@ class SemanticSoftmaxCalibrator(
 
     def _build_kernel(self, X, label_ids):
         output = as_output_embeddings(self.output_embeddings)
+        self._file = None
+        if isinstance(self.output_embeddings, str | PathLike):
+            # A pickled calibrator must find the file from any working directory.
+            self._file = self.output_embeddings, os.path.abspath(self.output_embeddings)
+        for name in ("top_k", "min_captured_mass"):
+            if getattr(self, name) is not None:
+                refuse_part(self.output_embeddings, self.input, name)
         texts = None if self.vocabulary is None else read_vocabulary(self.vocabulary)
         n_tokens = count_tokens(X, self.input, output, texts)
         if self.input == "topk":
@@ -542,6 +559,18 @@ class SemanticSoftmaxCalibrator(
         if output is not None:
             self.label_similarity_ = label_similarity(kernel)
             warn_weak_kernel(self.neighbors_, self.label_similarity_)
+
+    def _output(self):
+        embeddings = self.output_embeddings
+        if self._file is not None and embeddings == self._file[0]:
+            embeddings = self._file[1]
+        output = as_output_embeddings(embeddings)
+        if output is not None and output.shape[0] != self._n_tokens:
+            raise ValueError(
+                f"output_embeddings has {output.shape[0]} tokens, but fit saw "
+                f"{self._n_tokens}: pass the matrix of the same model, or fit again."
+            )
+        return output
 
     def _check_rows(self, X, reset):
         if self.input == "topk":
@@ -586,14 +615,11 @@ class SemanticSoftmaxCalibrator(
     def _read(self, X, total=False):
         # What the listed tokens leave is known against the whole only.
         total = total or (self.top_k is not None and self.missing == "half_min")
-        output = None
-        if self.input == "hidden":
-            output = as_output_embeddings(self.output_embeddings)
         return read_rows(
             X,
             self.input,
             self._kernel.token_ids,
-            output=output,
+            output=self._output() if self.input == "hidden" else None,
             column_of=self._column_of,
             top_k=self.top_k,
             total=total,

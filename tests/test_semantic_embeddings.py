@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from sklearn.base import clone
 
 from sdm_sklearn import OutputEmbeddings, SemanticSoftmaxCalibrator
@@ -172,9 +174,87 @@ def test_bad_embeddings_are_named(weight, params, error, message):
         OutputEmbeddings(weight, **params)
 
 
-def test_a_missing_file_is_named():
-    with pytest.raises(FileNotFoundError, match=r"missing\.npy"):
+def test_a_missing_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = re.escape(str(tmp_path / "missing.npy"))
+    with pytest.raises(FileNotFoundError, match=f"no file '{place}'.*set_params"):
         SemanticSoftmaxCalibrator([0, 1], "missing.npy").fit([[0.0]])
+
+
+@pytest.mark.parametrize("content", ["text", "npz", "pickle", "empty"])
+def test_a_file_that_holds_no_matrix_is_named(tmp_path, content):
+    path = tmp_path / "E.npy"
+    with path.open("wb") as file:
+        if content == "text":
+            file.write(b"some words, no array")
+        elif content == "npz":
+            np.savez(file, E=np.eye(2))
+        elif content == "pickle":
+            np.save(file, np.array([None, "a"], dtype=object))
+    with pytest.raises(
+        ValueError, match=r"E\.npy', which is no .* numpy\.save"
+    ):
+        SemanticSoftmaxCalibrator([0, 1], path).fit([[0.0, 1.0]])
+
+
+def test_a_relative_path_is_found_from_another_folder(tmp_path, monkeypatch):
+    E, H, _ = random_case()
+    (tmp_path / "models").mkdir()
+    np.save(tmp_path / "models" / "E.npy", E)
+    monkeypatch.chdir(tmp_path / "models")
+    for embeddings in ("E.npy", OutputEmbeddings("E.npy")):
+        cal = SemanticSoftmaxCalibrator([0, 4], embeddings).fit(H)
+        expected = cal.predict_proba(H)
+        dump = pickle.dumps(cal)
+        monkeypatch.chdir(tmp_path)
+        again = pickle.loads(dump)
+        np.testing.assert_array_equal(again.predict_proba(H), expected)
+        monkeypatch.chdir(tmp_path / "models")
+    np.save(tmp_path / "E2.npy", E)
+    (tmp_path / "models" / "E.npy").unlink()
+    place = re.escape(str(tmp_path / "models" / "E.npy"))
+    with pytest.raises(FileNotFoundError, match=f"no file '{place}'"):
+        again.predict_proba(H)
+    again.set_params(output_embeddings=str(tmp_path / "E2.npy"))
+    np.testing.assert_array_equal(again.predict_proba(H), expected)
+    again.set_params(output_embeddings=E[:9])
+    with pytest.raises(ValueError, match="has 9 tokens, but fit saw 30"):
+        again.predict_proba(H)
+
+
+def some_rows(V=300, D=6, threshold=0.5):
+    """All embeddings, the rows that the default kernel needs, and hidden states."""
+    E, H, _ = random_case(V=V, D=D)
+    whole = OutputEmbeddings(E)
+    cal = SemanticSoftmaxCalibrator([0, 4], whole, similarity_threshold=threshold)
+    ids = cal.fit(H).required_token_ids_
+    part = OutputEmbeddings(whole.rows(ids), moments=whole.moments())
+    return whole, part, np.searchsorted(ids, [0, 4]).tolist(), H
+
+
+@pytest.mark.parametrize("form", ["hidden", "logits", "logprobs", "proba"])
+def test_what_needs_all_tokens_is_refused_with_some(form):
+    whole, part, ids, H = some_rows()
+    assert part.partial
+    assert not whole.partial
+    logp = log_softmax(H @ part.rows(np.arange(part.shape[0])).T, axis=1)
+    X = {"hidden": H, "proba": np.exp(logp)}.get(form, logp)
+    params = {"input": form, "similarity_threshold": 0.5}
+    message = r"needs the whole vocabulary, but .* holds only \d+ of its tokens"
+    with pytest.raises(ValueError, match=f"top_k {message}"):
+        SemanticSoftmaxCalibrator(ids, part, top_k=5, **params).fit(X)
+    gated = SemanticSoftmaxCalibrator(ids, part, min_captured_mass=0.1, **params)
+    cal = SemanticSoftmaxCalibrator(ids, part, **params).fit(X)
+    if form in ("hidden", "logits"):
+        with pytest.raises(ValueError, match=f"min_captured_mass {message}"):
+            gated.fit(X)
+        with pytest.raises(ValueError, match=f"captured_mass {message}"):
+            cal.captured_mass(X)
+    else:
+        assert (gated.fit(X).captured_mass(X) <= 1).all()
+    if form == "logprobs":
+        lists = [dict(enumerate(row)) for row in logp]
+        cal.set_params(input="topk", top_k=3).fit(lists).captured_mass(lists)
 
 
 @pytest.mark.parametrize(
