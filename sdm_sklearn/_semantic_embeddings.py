@@ -291,16 +291,21 @@ def _fit_geometry(output, geometry):
 
 
 class Summary:
-    """Stand-in whose repr says what the output embeddings are, not what they hold."""
+    """Stand-in for a large parameter whose repr says what it is, not what it holds."""
 
-    def __init__(self, embeddings):
-        try:
-            self._text = repr(as_output_embeddings(embeddings))
-        except (TypeError, ValueError, OSError):
-            self._text = f"<{type(embeddings).__name__}>"
+    def __init__(self, text):
+        self._text = text
 
     def __repr__(self):
         return self._text
+
+
+def describe_embeddings(embeddings):
+    """Return a short text for the repr of output embeddings of any kind."""
+    try:
+        return repr(as_output_embeddings(embeddings))
+    except (TypeError, ValueError, OSError):
+        return f"<{type(embeddings).__name__}>"
 
 
 def as_output_embeddings(embeddings):

@@ -1,5 +1,6 @@
 """Reading next-token distributions: hidden states, logits, probabilities, lists."""
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -20,6 +21,10 @@ UNLISTED = -100.0
 # Doubles in one working block of rows: 4 MB.
 _BLOCK = 2**19
 _SLACK = 1e-6
+_TOP_LOGPROBS = (
+    "one record is the list of a single position, such as "
+    "response.choices[0].logprobs.content[0].top_logprobs, and a row of X"
+)
 
 
 class Reading(NamedTuple):
@@ -84,11 +89,16 @@ def read_top_logprobs(records):
     [{'No': -0.1, 'Yes': -2.5}]
     """
     rows = []
+    if not isinstance(records, list | tuple):
+        raise ValueError(
+            f"records must be a list of records. Got {reprlib.repr(records)} instead; "
+            f"{_TOP_LOGPROBS}."
+        )
     for number, record in enumerate(records):
         if not isinstance(record, list | tuple):
             raise ValueError(
                 f"Record {number} must be a list of entries with token and logprob. "
-                f"Got {record!r} instead."
+                f"Got {reprlib.repr(record)} instead; {_TOP_LOGPROBS}."
             )
         row: dict[str, float] = {}
         for entry in record:
@@ -99,8 +109,8 @@ def read_top_logprobs(records):
                     token, logprob = entry.token, float(entry.logprob)
             except (KeyError, AttributeError, TypeError) as error:
                 raise ValueError(
-                    f"Record {number} holds {entry!r}, which has no token and logprob: "
-                    "pass one position's top_logprobs for each row."
+                    f"Record {number} holds {reprlib.repr(entry)}, which has no token "
+                    f"and logprob; {_TOP_LOGPROBS}."
                 ) from error
             if token in row:
                 logprob = float(np.logaddexp(row[token], logprob))
@@ -158,6 +168,8 @@ def check_values(X, form):
             empty = "has no finite log-probability: every token is -inf"
             _refuse_rows(np.isneginf(top), start, empty, form)
             above = "holds a log-probability above 0; for logits pass input='logits'"
+            if top.max() <= 1 + _SLACK and block.min() >= 0:
+                above = "holds values from 0 to 1; for probabilities pass input='proba'"
             _refuse_rows(top > _SLACK, start, above, form)
         else:
             below = "holds a probability below 0; for log-probabilities pass "
@@ -367,7 +379,8 @@ def check_lists(rows):
         if (values > _SLACK).any():
             raise ValueError(
                 f"Row {number} of X holds the log-probability {values.max():g}, which "
-                "is above 0: pass log-probabilities, not logits or probabilities."
+                "is above 0: pass log-probabilities, not logits or probabilities (of "
+                "which the logarithm is needed)."
             )
         if not (values > UNLISTED).any():
             raise ValueError(

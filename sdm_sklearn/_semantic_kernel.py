@@ -1,6 +1,5 @@
 """Who votes for whom: the weights of supporting tokens and the sums of their votes."""
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +9,6 @@ from scipy.special import softmax
 _ROUNDING = 1e-12
 # What a list leaves unsaid is at least this: single precision knows 1 no better.
 _REST_FLOOR = 1e-7
-# Two labels more alike than this take each other's votes, as antonyms do.
-_TOO_SIMILAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -213,31 +210,6 @@ def columns_by_key(kernel, texts):
     return column_of
 
 
-def warn_weak_kernel(neighbors, similarity):
-    lonely = [name for name, table in neighbors.items() if not len(table.token_ids)]
-    if lonely:
-        warnings.warn(
-            f"{len(lonely)} of {len(neighbors)} labels have no neighbour "
-            f"({lonely[:10]!r}): for them this equals constrained softmax. Try "
-            "geometry='whitened', a lower similarity_threshold, or a label word that "
-            "has synonyms.",
-            UserWarning,
-            stacklevel=5,
-        )
-    names = list(neighbors)
-    pairs = np.argwhere(np.triu(similarity > _TOO_SIMILAR, k=1))
-    if len(pairs):
-        named = [(names[a], names[b], float(similarity[a, b])) for a, b in pairs[:5]]
-        shown = ", ".join(f"{a!r} and {b!r} ({s:.2f})" for a, b, s in named)
-        warnings.warn(
-            f"{len(pairs)} pair(s) of labels are more similar than {_TOO_SIMILAR}: "
-            f"{shown}. Neighbours may vote for the wrong one, as with antonyms. Try "
-            "geometry='whitened', a higher similarity_threshold, or other label words.",
-            UserWarning,
-            stacklevel=5,
-        )
-
-
 def aggregate(kernel, reading, missing, fallback):
     """Turn a reading of tokens' logits into labels' log scores.
 
@@ -253,9 +225,13 @@ def aggregate(kernel, reading, missing, fallback):
     scores : ndarray of shape (n, n_labels)
     voteless : ndarray of shape (n,), dtype=bool
         Rows without any vote, scored by the fallback.
+    silent : ndarray of shape (n,), dtype=bool
+        Rows without any token that could vote: nothing is known of any label.
     """
     scores = kernel.log_votes(reading.kept())
     voteless = np.isneginf(scores).all(axis=1)
+    silent = voteless.copy()
+    silent[voteless] = np.isneginf(reading.logits[voteless]).all(axis=1)
     if reading.listed is not None and missing == "half_min":
         scores = np.logaddexp(scores, _missing_votes(kernel, reading))
     if voteless.any():
@@ -264,7 +240,7 @@ def aggregate(kernel, reading, missing, fallback):
             own = kernel.log_own(reading.logits[voteless])
             spare = np.where(np.isneginf(own).all(axis=1, keepdims=True), spare, own)
         scores[voteless] = spare
-    return scores, voteless
+    return scores, voteless, silent
 
 
 def _missing_votes(kernel, reading):

@@ -44,7 +44,19 @@ def test_read_vocabulary_decodes_bytes_and_keeps_added_tokens():
 
 
 @pytest.mark.parametrize(
-    "vocabulary", [[], {}, ["a", None], [1, 2], "abc", 5, {"a": "b"}, {"a": -1}]
+    "vocabulary",
+    [
+        [],
+        {},
+        ["a", None],
+        [1, 2],
+        "abc",
+        5,
+        {"a": "b"},
+        {"a": -1},
+        {"a", "b"},
+        iter(["a", "b"]),
+    ],
 )
 def test_a_vocabulary_must_be_texts(vocabulary):
     with pytest.raises(ValueError, match="vocabulary must hold the text"):
