@@ -87,7 +87,7 @@ class OutputEmbeddings:
             raise ValueError(
                 f"logit_scale must be a positive number. Got {logit_scale!r} instead."
             )
-        if softcap is not None and not softcap > 0:
+        if softcap is not None and not 0 < softcap < np.inf:
             raise ValueError(
                 f"softcap must be a positive number or None. Got {softcap!r} instead."
             )
@@ -106,7 +106,14 @@ class OutputEmbeddings:
             )
         self.logit_scale = logit_scale
         self.softcap = softcap
-        self.exclude = np.unique(np.asarray(exclude, dtype=np.int64))
+        self._refuse_infinite_bias()
+        exclude = np.asarray(exclude)
+        if exclude.size and exclude.dtype.kind not in "iu":
+            raise ValueError(
+                "exclude must hold token ids, which are integers; of a mask pass "
+                f"numpy.flatnonzero(mask). Got dtype {exclude.dtype} instead."
+            )
+        self.exclude = np.unique(exclude.astype(np.int64))
         refuse_outside_ids(self.exclude, self.shape[0], "exclude")
         self._moments = None if moments is None else self._check_moments(*moments)
         self.partial = moments is not None
@@ -121,7 +128,17 @@ class OutputEmbeddings:
                 f"moments must be a mean ({width},) and a covariance ({width}, "
                 f"{width}). Got shapes {mean.shape} and {covariance.shape} instead."
             )
+        if not np.isfinite(mean).all() or not np.isfinite(covariance).all():
+            raise ValueError("moments hold NaN or infinite values.")
         return mean, covariance
+
+    def _refuse_infinite_bias(self):
+        if self.bias is not None and not np.isfinite(self.bias).all():
+            ids = np.flatnonzero(~np.isfinite(self.bias))[:10]
+            raise ValueError(
+                f"bias must be finite, but is not for the token id(s) {ids.tolist()}: "
+                "name tokens that never vote with exclude."
+            )
 
     def _matrix(self):
         return _open_matrix(self._source) if self._is_path else self._source
@@ -249,9 +266,14 @@ def _used_tokens(output):
     used = np.ones(output.shape[0], dtype=bool)
     used[output.exclude] = False
     for start, rows in _blocks(output):
-        if not np.isfinite(rows).all():
-            raise ValueError("output_embeddings holds NaN or infinite values.")
-        used[start : start + len(rows)] &= rows.any(axis=1)
+        here = used[start : start + len(rows)]
+        bad = here & ~np.isfinite(rows).all(axis=1)
+        if bad.any():
+            raise ValueError(
+                "output_embeddings holds NaN or infinite values, first for the token "
+                f"id {start + int(np.argmax(bad))}."
+            )
+        here &= rows.any(axis=1)
     if not used.any():
         raise ValueError("output_embeddings has no row that is neither 0 nor excluded.")
     return used

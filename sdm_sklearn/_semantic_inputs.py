@@ -15,12 +15,13 @@ from sdm_sklearn._semantic_embeddings import (
     thin_head,
 )
 
-# A server's mark for "not among the listed": -100, -9999 and -inf all mean it, and a
-# real log-probability never gets there.
-UNLISTED = -100.0
+# Servers' marks for "not among the listed". Other values are what they say.
+UNLISTED = (-np.inf, -100.0, -9999.0)
 # Doubles in one working block of rows: 4 MB.
 _BLOCK = 2**19
-_SLACK = 1e-6
+# Half-precision probabilities of a large vocabulary are off by 1e-3 in all, their
+# logarithms by more.
+_SLACK, _MOST = 0.01, 1.1
 _TOP_LOGPROBS = (
     "one record is the list of a single position, such as "
     "response.choices[0].logprobs.content[0].top_logprobs, and a row of X"
@@ -107,7 +108,7 @@ def read_top_logprobs(records):
                     token, logprob = entry["token"], float(entry["logprob"])
                 else:
                     token, logprob = entry.token, float(entry.logprob)
-            except (KeyError, AttributeError, TypeError) as error:
+            except (KeyError, AttributeError, TypeError, ValueError) as error:
                 raise ValueError(
                     f"Record {number} holds {reprlib.repr(entry)}, which has no token "
                     f"and logprob; {_TOP_LOGPROBS}."
@@ -168,9 +169,13 @@ def check_values(X, form):
             empty = "has no finite log-probability: every token is -inf"
             _refuse_rows(np.isneginf(top), start, empty, form)
             above = "holds a log-probability above 0; for logits pass input='logits'"
-            if top.max() <= 1 + _SLACK and block.min() >= 0:
+            if top.max() <= 1 + _SLACK and block.min() >= 0:  # no logits look so
                 above = "holds values from 0 to 1; for probabilities pass input='proba'"
             _refuse_rows(top > _SLACK, start, above, form)
+            sums = np.exp(np.minimum(block, 0)).sum(axis=1, dtype=np.float64)
+            above = "holds log-probabilities whose exponentials sum to more than 1; "
+            above += "for logits pass input='logits'"
+            _refuse_rows(sums > _MOST, start, above, form)
         else:
             below = "holds a probability below 0; for log-probabilities pass "
             below += "input='logprobs'"
@@ -196,8 +201,7 @@ def _check_sums(sums, start, form):
     _refuse_rows(sums <= 0, start, "has no probability above 0", form)
     above = "holds probabilities that sum to more than 1; for logits pass "
     above += "input='logits'"
-    # Half-precision probabilities of a large vocabulary are off by 1e-3 in all.
-    _refuse_rows(sums > 1.01, start, above, form)
+    _refuse_rows(sums > 1 + _SLACK, start, above, form)
 
 
 def _refuse_rows(bad, start, what, form):
@@ -315,11 +319,24 @@ def _read_lists(rows, column_of, n_required, top_k):
     column = np.array(
         [column_of.get(key, -1) for row in rows for key in row], dtype=int
     )
-    known = values > UNLISTED
+    known = ~np.isin(values, UNLISTED)
+    _refuse_twice(rows, index[known & (column >= 0)], column[known & (column >= 0)])
     logits = np.full((len(rows), n_required), -np.inf)
     use = known & (column >= 0)
     np.logaddexp.at(logits, (index[use], column[use]), values[use])
     return _cut(logits, index[known], values[known], top_k)
+
+
+def _refuse_twice(rows, index, column):
+    # Texts of one token are one key, so that a pair comes twice by id and by text only.
+    width = column.max(initial=0) + 1
+    place, count = np.unique(index * width + column, return_counts=True)
+    if (count > 1).any():
+        row = rows[place[np.argmax(count > 1)] // width]
+        raise ValueError(
+            f"The row {reprlib.repr(row)} of X names a token by its id and by its "
+            "text: list each token once."
+        )
 
 
 def _cut(logits, rows, values, top_k):
@@ -334,9 +351,10 @@ def _cut(logits, rows, values, top_k):
     last = counts if top_k is None else np.minimum(counts, top_k)
     smallest = values[first + last - 1]
     inside = np.arange(len(values)) - first[rows] < last[rows]
-    listed_total = np.log(
-        np.bincount(rows[inside], np.exp(values[inside]), minlength=len(logits))
-    )
+    with np.errstate(divide="ignore"):
+        listed_total = np.log(
+            np.bincount(rows[inside], np.exp(values[inside]), minlength=len(logits))
+        )
     listed = (logits >= smallest[:, None]) & ~np.isneginf(logits)
     return Reading(logits, listed, smallest, listed_total, np.zeros(len(logits)))
 
@@ -382,10 +400,17 @@ def check_lists(rows):
                 "is above 0: pass log-probabilities, not logits or probabilities (of "
                 "which the logarithm is needed)."
             )
-        if not (values > UNLISTED).any():
+        values = values[~np.isin(values, UNLISTED)]
+        if not len(values):
             raise ValueError(
                 f"Row {number} of X lists no token: ask the server for log-"
-                f"probabilities (values from {UNLISTED:g} down mean 'not listed')."
+                "probabilities (-100, -9999 and -inf mean 'not listed')."
+            )
+        total = np.exp(np.minimum(values, 0.0)).sum()
+        if total > _MOST:
+            raise ValueError(
+                f"Row {number} of X lists probabilities that sum to {total:.3g}, more "
+                "than 1: pass log-probabilities of one position, not logits."
             )
     return rows
 
@@ -394,8 +419,8 @@ def check_listed_ids(rows, n_tokens):
     """Raise if a list holds an id that is not in a vocabulary of `n_tokens`."""
     if n_tokens is None:  # only the labels are known
         return
-    ids = {key for row in rows for key in row if not isinstance(key, str)}
-    refuse_outside_ids(np.array(sorted(ids), dtype=np.int64), n_tokens, "X")
+    ids = {int(key) for row in rows for key in row if not isinstance(key, str)}
+    refuse_outside_ids(np.array(sorted(ids), dtype=object), n_tokens, "X")
 
 
 def _logprob(value):

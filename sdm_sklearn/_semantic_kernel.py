@@ -1,12 +1,13 @@
 """Who votes for whom: the weights of supporting tokens and the sums of their votes."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import softmax
 
 # Below this a weight is rounding, not similarity.
-_ROUNDING = 1e-12
+_ROUNDING, _TIE = 1e-12, 1e-9
 # What a list leaves unsaid is at least this: single precision knows 1 no better.
 _REST_FLOOR = 1e-7
 
@@ -34,6 +35,11 @@ class Kernel:
     weight: np.ndarray
     own: np.ndarray
     voters: list
+
+    @cached_property
+    def is_label(self):
+        """Whether a token is one of the labels' own, (n_required,)."""
+        return self.own.any(axis=1)
 
     def log_votes(self, logits):
         """Return log sum_v exp(logit_v) w(v, l) for each row and label."""
@@ -106,7 +112,9 @@ def _weights(similarity, own, threshold, vote):
     weight = np.maximum(similarity - threshold, 0.0) / (span if span > 0 else 1.0)
     weight[weight < _ROUNDING] = 0.0
     if vote == "exclusive":
-        nearest = similarity == similarity.max(axis=1, keepdims=True)
+        # Labels as near as the nearest share the vote: rounding, and with it the order
+        # of the vocabulary, must not choose between them.
+        nearest = similarity >= similarity.max(axis=1, keepdims=True) - _TIE
         weight = np.where(nearest, weight, 0.0)
         weight[own.any(axis=1)] = 0.0
     weight[own] = 1.0
@@ -146,7 +154,7 @@ def neighbor_table(kernel, label, texts):
     -------
     table : dict of str to ndarray
     """
-    weight = np.where(kernel.own.any(axis=1), 0.0, kernel.weight[:, label])
+    weight = np.where(kernel.is_label, 0.0, kernel.weight[:, label])
     order = np.argsort(-weight, kind="stable")[: np.count_nonzero(weight)]
     ids = kernel.token_ids[order]
     return {
@@ -195,7 +203,7 @@ def columns_by_key(kernel, texts):
     column_of = {int(i): c for c, i in enumerate(kernel.token_ids)}
     if texts is None:
         return column_of
-    own = kernel.own.any(axis=1)
+    own = kernel.is_label
     for column in np.lexsort((-kernel.weight.max(axis=1), ~own)):
         text = texts[kernel.token_ids[column]]
         first = column_of.setdefault(text, int(column))
@@ -232,12 +240,19 @@ def aggregate(kernel, reading, missing, fallback):
     voteless = np.isneginf(scores).all(axis=1)
     silent = voteless.copy()
     silent[voteless] = np.isneginf(reading.logits[voteless]).all(axis=1)
+    unheard = None
     if reading.listed is not None and missing == "half_min":
-        scores = np.logaddexp(scores, _missing_votes(kernel, reading))
+        unheard = _missing_votes(kernel, reading)
+        scores = np.logaddexp(scores, unheard)
     if voteless.any():
         spare = np.zeros((np.count_nonzero(voteless), scores.shape[1]))
         if fallback != "uniform":
             own = kernel.log_own(reading.logits[voteless])
+            if unheard is not None:
+                # Labels beyond the list have less than those in it.
+                known = np.where(np.isneginf(own), np.inf, own).min(axis=1)
+                bound = np.minimum(unheard[voteless], known[:, None] - np.log(2.0))
+                own = np.where(np.isneginf(own) & (known < np.inf)[:, None], bound, own)
             spare = np.where(np.isneginf(own).all(axis=1, keepdims=True), spare, own)
         scores[voteless] = spare
     return scores, voteless, silent

@@ -5,6 +5,7 @@ import pickle
 import re
 from types import SimpleNamespace
 
+import joblib
 import numpy as np
 import pytest
 from scipy.special import log_softmax
@@ -138,6 +139,14 @@ def test_excluded_tokens_never_vote_and_do_not_count():
     np.testing.assert_allclose(cal.predict_proba(H), fewer.predict_proba(H))
 
 
+def test_an_excluded_row_may_hold_anything():
+    E, H, _ = random_case()
+    E[7] = np.nan
+    got = probabilities(OutputEmbeddings(E, exclude=[7]), H)
+    clean = probabilities(OutputEmbeddings(np.nan_to_num(E), exclude=[7]), H)
+    np.testing.assert_array_equal(got, clean)
+
+
 def test_zero_rows_never_vote():
     E, H, _ = random_case()
     padded = np.vstack([E, np.zeros((4, 5))])
@@ -166,7 +175,18 @@ def test_fewer_tokens_than_dimensions_can_be_whitened():
         (np.eye(3), {"softcap": 0}, ValueError, "softcap must be .* Got 0"),
         (np.eye(3), {"logit_scale": np.inf}, ValueError, "logit_scale .* Got inf"),
         (np.eye(3), {"exclude": [3]}, ValueError, r"exclude .*\[3\]"),
+        (np.eye(3), {"softcap": np.inf}, ValueError, "softcap must be .* Got inf"),
+        (np.eye(3), {"bias": [0, 0, -np.inf]}, ValueError, r"bias .* \[2\].*exclude"),
+        (np.eye(3), {"bias": [np.nan, 0, 0]}, ValueError, r"bias .* \[0\]"),
+        (np.eye(3), {"exclude": [2.5]}, ValueError, "exclude must hold token ids"),
+        (np.eye(3), {"exclude": [True, False, True]}, ValueError, "flatnonzero"),
         (np.eye(3), {"moments": ([0], [[1]])}, ValueError, r"moments .*\(1,\)"),
+        (
+            np.eye(1),
+            {"moments": ([np.nan], [[1]])},
+            ValueError,
+            "moments hold NaN or infinite",
+        ),
     ],
 )
 def test_bad_embeddings_are_named(weight, params, error, message):
@@ -215,9 +235,33 @@ def test_a_relative_path_is_found_from_another_folder(tmp_path, monkeypatch):
         again.predict_proba(H)
     again.set_params(output_embeddings=str(tmp_path / "E2.npy"))
     np.testing.assert_array_equal(again.predict_proba(H), expected)
-    again.set_params(output_embeddings=E[:9])
+    again.set_params(output_embeddings=OutputEmbeddings(E[:9]))
     with pytest.raises(ValueError, match=r"shape \(9, 5\), but fit saw \(30, 5\)"):
         again.predict_proba(H)
+
+
+def test_a_bundle_holds_a_matrix_once_and_keeps_what_was_made_of_it(tmp_path):
+    torch = pytest.importorskip("torch")
+    E, H, _ = random_case(V=3000, D=64)
+    for embeddings in (E, torch.tensor(E, dtype=torch.bfloat16)):
+        cal = SemanticSoftmaxCalibrator(
+            [0, 4], embeddings, similarity_threshold=0.5
+        ).fit(H)
+        X = np.ones((2, 64))
+        joblib.dump(cal, tmp_path / "model.joblib")
+        assert (tmp_path / "model.joblib").stat().st_size < 1.3 * E.nbytes
+        again = joblib.load(tmp_path / "model.joblib")
+        np.testing.assert_array_equal(again.predict_proba(X), cal.predict_proba(X))
+        assert again._output() is again._output()
+
+
+def test_bfloat16_hidden_states_are_read():
+    torch = pytest.importorskip("torch")
+    E, H, _ = random_case()
+    X = torch.tensor(H, dtype=torch.bfloat16, requires_grad=True)
+    cal = SemanticSoftmaxCalibrator([0, 4], E).fit(X)
+    expected = cal.predict_proba(X.detach().float().numpy())
+    np.testing.assert_array_equal(cal.predict_proba(X), expected)
 
 
 def some_rows(V=300, D=6, threshold=0.5):
