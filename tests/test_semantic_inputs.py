@@ -270,13 +270,29 @@ def test_openai_records_with_repeated_texts():
 
 @pytest.mark.parametrize(
     "record",
-    [[{"token": "a"}], [("a", -1.0)], ["a"], [{"token": "a", "logprob": None}]],
+    [
+        [{"token": "a"}],
+        [("a", -1.0)],
+        ["a"],
+        [{"token": "a", "logprob": None}],
+        [{"token": "a", "logprob": "x"}],
+    ],
 )
 def test_records_without_token_and_logprob_are_named(record):
     with pytest.raises(ValueError, match=r"Record 0 holds .* no token and logprob"):
         read_top_logprobs([record])
     with pytest.raises(ValueError, match=r"Record 1 must be a list .* Got 'abc'"):
         read_top_logprobs([[], "abc"])
+
+
+def test_other_parts_of_a_response_are_told_from_records():
+    entries = [SimpleNamespace(token="a", logprob=-1.0)]
+    position = SimpleNamespace(top_logprobs=entries)
+    logprobs = SimpleNamespace(content=[position])
+    way_out = r"response\.choices\[0\]\.logprobs\.content\[0\]\.top_logprobs"
+    for wrong in (None, logprobs, position, [None], [logprobs], [position], entries):
+        with pytest.raises(ValueError, match=way_out):
+            read_top_logprobs(wrong)
 
 
 def test_vllm_style_rows_of_objects():
@@ -325,6 +341,9 @@ BAD_ROWS = {
     "infinite logit": ("logits", [[0, np.inf]], "Row 0 of X holds infinity"),
     "all -inf logprobs": ("logprobs", [[-np.inf] * 2], "has no finite log-probability"),
     "logits as logprobs": ("logprobs", [[-1.0, 2.0]], "above 0.*input='logits'"),
+    "proba as logprobs": ("logprobs", [[0.3, 0.7]], "from 0 to 1.*input='proba'"),
+    "low logits as logprobs": ("logprobs", [[-0.1, -0.2]], "more than 1.*'logits'"),
+    "list above 1": ("topk", [{0: -0.1, 1: -0.2}], "Row 0 of X lists .* sum to 1.72"),
     "logprobs as proba": ("proba", [[-1.0, -2.0]], "below 0.*input='logprobs'"),
     "logits as proba": ("proba", [[1.0, 2.0]], "more than 1.*input='logits'"),
     "no probability": ("proba", [[0.5, 0.5], [0, 0]], "Row 1 .*no probability above 0"),
@@ -387,6 +406,61 @@ def test_hidden_states_with_nan_and_without_embeddings():
 def test_shapes_that_do_not_match_are_named(X, params, message):
     with pytest.raises(ValueError, match=message):
         fit(X, E=np.eye(8)[:, :4] + 0.1, **params)
+
+
+def test_a_token_named_by_id_and_text_is_named():
+    cal = SemanticSoftmaxCalibrator([0, 1], vocabulary=WORDS, input="topk")
+    cal.fit([{"yes": -1.0}, {0: -1.0}])
+    with pytest.raises(ValueError, match="by its id and by its text"):
+        cal.predict([{1: -3.0}, {0: -1.0, "yes": -1.0}])
+
+
+def test_only_named_marks_mean_not_listed():
+    rows = [{0: -0.01, 1: -120.0}]
+    cal = SemanticSoftmaxCalibrator([0, 1], input="topk").fit(rows)
+    np.testing.assert_allclose(cal.predict_log_proba(rows)[0, 1], -119.99, rtol=1e-9)
+    far = [{0: -800.0, 1: -801.0}]
+    np.testing.assert_allclose(cal.predict_proba(far), softmax([[1.0, 0.0]], axis=1))
+
+
+def test_the_fallback_of_a_cut_list_does_not_take_silence_for_zero():
+    rows = [{4: np.log(0.9), 0: np.log(0.06)}]
+    cal = SemanticSoftmaxCalibrator([0, 1], input="topk", top_k=1).fit(rows)
+    # "no" is not even listed: half of what "yes" has.
+    np.testing.assert_allclose(cal.predict_proba(rows), [[2 / 3, 1 / 3]])
+
+
+@pytest.mark.parametrize(
+    ("X", "shown"),
+    [
+        ([{"Yes ": -0.1}, {"nay": -0.2}], "Row 0 lists ['Yes ']"),
+        ([{"0": -0.1}, {"1": -0.2}, {"yes": -1.0}], "Row 0 lists ['0']"),
+        ([{"yes": -0.1}, {5: -0.2}, {4: -0.2}], "Row 1 lists [5]"),
+    ],
+)
+def test_fit_warns_if_most_rows_list_no_voting_token(X, shown):
+    cal = SemanticSoftmaxCalibrator([0, 1], vocabulary=WORDS, input="topk")
+    with pytest.warns(UserWarning, match="no token that votes occurs") as record:
+        cal.fit(X)
+    assert record[0].filename == __file__
+    assert "Voting tokens are ['yes', 'no']" in str(record[0].message)
+    assert shown in str(record[0].message)
+
+
+@pytest.mark.parametrize(
+    "method", ["predict", "predict_proba", "predict_log_proba", "predict_selective"]
+)
+def test_prediction_warns_if_no_row_lists_a_voting_token(method):
+    cal = SemanticSoftmaxCalibrator([0, 1], vocabulary=WORDS, input="topk")
+    cal.fit([{"yes": -1.0}])
+    call = getattr(cal, method)
+    with pytest.warns(UserWarning, match="no token that votes occurs") as record:
+        call([{"nay": -1.0}, {"Yes": -1.0}])
+    assert "In 2 of 2 rows" in str(record[-1].message)
+    assert record[-1].filename == __file__
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fit saw no y")
+        call([{"nay": -1.0}, {"yes": -1.0}])
 
 
 def test_listed_ids_outside_the_vocabulary_are_named():
