@@ -58,8 +58,10 @@ def find_label_tokens(labels, vocabulary):
             "labels must be a list or dict of words. Got "
             f"{reprlib.repr(labels)} instead."
         )
-    words = labels
-    if not isinstance(labels, Mapping):
+    words: Mapping = {}
+    if isinstance(labels, Mapping):
+        words = labels
+    else:
         twice = [word for word, count in Counter(labels).items() if count > 1]
         if twice:
             raise ValueError(
@@ -289,6 +291,11 @@ def encode_labels(X, y, classes):
     """
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
+    if y.dtype == object and None in y.tolist():
+        raise ValueError(
+            f"y holds None, first in row {y.tolist().index(None)}: leave out the rows "
+            "without a label."
+        )
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
     kind = type_of_target(y)

@@ -132,7 +132,9 @@ class SemanticSoftmaxCalibrator(
         removed, or as it is.
 
     similarity_threshold : float, default=0.2
-        Cosine up to which a token has no vote (the paper's tau), between -1 and 1.
+        Cosine up to which a token has no vote (the paper's tau), between -1 and 1. The
+        default suits widths of some hundreds; cosines of unrelated tokens reach about
+        3 / sqrt(width).
 
     top_k : int, default=None
         Count only the `top_k` most probable tokens of a row (the paper's K), with all
@@ -153,7 +155,8 @@ class SemanticSoftmaxCalibrator(
 
     prior : "uniform", array-like of shape (n_classes,) or dict, default=None
         Class shares that the mean prediction on the rows given to `fit` is made to
-        match. An array goes with sorted classes, a dict with any. Wrong shares hurt:
+        match. An array goes with sorted classes, a dict or a pandas Series with any.
+        Wrong shares hurt:
         "uniform" is right only where the classes really are as frequent.
 
     calibration : {"auto", "temperature", "bcts"} or None, default="auto"
@@ -178,8 +181,9 @@ class SemanticSoftmaxCalibrator(
 
     neighbors_ : dict of class to Bunch
         Each label's neighbours as arrays `token_ids`, `tokens`, `similarity` and
-        `weight`, the heaviest first. The label's own tokens are left out. Without a
-        vocabulary `tokens` are ids, too.
+        `weight`, the heaviest first. The label's own tokens are left out. Some are
+        beginnings of words (" horr" for "horror"). Without a vocabulary `tokens` are
+        ids, too.
 
     label_similarity_ : ndarray of shape (n_classes, n_classes) or None
         Similarity of the labels' nearest tokens; None without output embeddings.
@@ -311,8 +315,9 @@ class SemanticSoftmaxCalibrator(
     def published(cls, label_token_ids, output_embeddings, **params):
         """Make a calibrator with the published rule.
 
-        Raw cosines above 0.8, the 50 most probable tokens, shared votes, exact zeros
-        for labels without votes, no calibration [1]_.
+        Raw cosines above 0.8, the 50 most probable tokens, shared votes, nothing for
+        labels without votes (2.2e-308 in `predict_proba`, so that logarithms exist), no
+        calibration [1]_.
 
         Parameters
         ----------
@@ -434,7 +439,7 @@ class SemanticSoftmaxCalibrator(
         Returns
         -------
         proba : ndarray of shape (n_samples, n_classes), dtype=float64
-            Rows sum to 1; no probability is exactly 0.
+            Rows sum to 1. None is exactly 0: the least is 2.2e-308.
         """
         return _positive(_softmax(self._adjusted_scores(X)))
 

@@ -447,6 +447,7 @@ def test_fit_warns_if_most_rows_list_no_voting_token(X, shown):
     assert shown in str(record[0].message)
 
 
+@pytest.mark.filterwarnings("ignore:fit saw no y")
 @pytest.mark.parametrize(
     "method", ["predict", "predict_proba", "predict_log_proba", "predict_selective"]
 )
@@ -458,9 +459,7 @@ def test_prediction_warns_if_no_row_lists_a_voting_token(method):
         call([{"nay": -1.0}, {"Yes": -1.0}])
     assert "In 2 of 2 rows" in str(record[-1].message)
     assert record[-1].filename == __file__
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="fit saw no y")
-        call([{"nay": -1.0}, {"yes": -1.0}])
+    call([{"nay": -1.0}, {"yes": -1.0}])
 
 
 def test_listed_ids_outside_the_vocabulary_are_named():
