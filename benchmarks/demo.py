@@ -19,6 +19,16 @@ from sdm_sklearn.plotting import SimilarityDistanceDisplay
 
 matplotlib.use("Agg")
 ALPHA = 0.9
+ABOUT_THE_TABLE = """
+Softmax: a logistic regression on all rows to fit on. These intents are easy: it is
+right enough without rejecting anything, and SDM pays with coverage. What it buys is in
+the last column: queries of no known intent, which no accuracy counts, are left alone.
+"""
+ABOUT_THE_SIGNALS = """\
+q: nearest exemplars in a row that support the prediction. d: 1 as near as an exemplar,
+0 beyond all calibration queries of some intent. q': q, less where the SDM output is
+low. Accepted is what has q' >= {q_min:.1f} and an output of at least its class's
+threshold."""
 
 
 def main():
@@ -46,12 +56,7 @@ def main():
         f"alpha = {ALPHA}.\n"
     )
     print_table({name: [summarize(task, o)] for name, o in outcomes.items()}, ALPHA)
-    print(
-        "\nSoftmax: a logistic regression on all rows to fit on. These intents are easy: it "
-        "is right\nenough without rejecting anything, and SDM pays with coverage. What it "
-        "buys is in the last\ncolumn: queries of no known intent, which no accuracy counts, "
-        "are left alone."
-    )
+    print(ABOUT_THE_TABLE)
     print_queries(clf, intents.texts[test], intents.texts[fit], task.X_test)
     draw(clf, task, outcomes, arguments.figure)
     print(f"\nFigure: {arguments.figure}")
@@ -60,9 +65,7 @@ def main():
 def print_queries(clf, texts, support_texts, X):
     """Explain three accepted and three rejected queries by their signals."""
     signals = clf.signals(X)
-    print(
-        f"\nThe region: q' >= {clf.q_min_:.1f} and SDM output >= its class's threshold."
-    )
+    print(ABOUT_THE_SIGNALS.format(q_min=clf.q_min_))
     for title, chosen in (
         ("Accepted", np.flatnonzero(signals.accepted)),
         ("Rejected", np.flatnonzero(~signals.accepted)),

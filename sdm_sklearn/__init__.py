@@ -19,7 +19,7 @@ _MODULE_OF = {
     "predict_selective": "_selective",
     "read_top_logprobs": "_semantic_inputs",
 }
-_SUBMODULES = ("activation", "datasets", "metrics", "plotting")
+_SUBMODULES = ("activation", "attention", "datasets", "metrics", "plotting")
 
 __all__ = [*sorted(_MODULE_OF), "__version__", *_SUBMODULES]
 

@@ -30,10 +30,14 @@ class Signals(NamedTuple):
 
 
 class TrainingResult(NamedTuple):
-    """The adaptor of the best epoch, its calibration loss, and a record per epoch."""
+    """The adaptor of the best epoch, its rank, and a record per epoch.
+
+    The rank is smaller for a better adaptor: whether an eCDF is empty, then the
+    calibration loss.
+    """
 
     adaptor: Adaptor
-    loss: float
+    rank: tuple[bool, float]
     history: list
 
 
@@ -196,7 +200,7 @@ def train_adaptor(
             if patience is not None and epoch - best_epoch >= patience:
                 break
             similarity, distance = signals.similarity, signals.distance
-    return TrainingResult(best, best_rank[1], history)
+    return TrainingResult(best, best_rank, history)
 
 
 def measure_signals(
@@ -206,14 +210,15 @@ def measure_signals(
 
     Returns the signals and the logits of the calibration half.
     """
-    coordinates, logits = adaptor.project(X, train)
+    projection = adaptor.projection()
+    coordinates, logits = projection.project(X, train)
     predictions = logits.argmax(axis=1)
     index = ExactNeighbors(coordinates, y[train], predictions, n_classes)
     similarity, nearest, _ = index.query(
         coordinates, predictions, np.arange(len(train))
     )
     ecdf = fit_class_ecdf(nearest, y[train], similarity, n_classes)
-    calibration_coordinates, calibration_logits = adaptor.project(X, calibration)
+    calibration_coordinates, calibration_logits = projection.project(X, calibration)
     calibration_similarity, calibration_nearest, _ = index.query(
         calibration_coordinates, calibration_logits.argmax(axis=1)
     )

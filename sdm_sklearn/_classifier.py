@@ -162,8 +162,8 @@ class SDMClassifier(
         region.
 
     alpha_found_ : float
-        Largest alpha, to four decimals, for which the calibration half has a region;
-        NaN if there is none above 1/2.
+        Largest alpha, to four decimals, for which the calibration half has a region,
+        in every model of an ensemble; NaN if there is none above 1/2.
 
     history_ : list of dict
         One record per epoch of every restart: "restart", "epoch", "training_loss",
@@ -341,7 +341,7 @@ class SDMClassifier(
             for restart, (split, seed) in enumerate(zip(splits, seeds, strict=True))
         )
 
-        best = int(np.argmin([result.loss for result in results]))
+        best = min(range(len(results)), key=lambda i: results[i].rank)
         kept = [best]
         if self.ensemble:
             kept += [i for i in range(len(results)) if i != best]
@@ -488,7 +488,8 @@ class SDMClassifier(
         NoRegionWarning
             If `alpha` is given and no region reaches it.
         """
-        index = getattr(X, "index", None)
+        # A frame's index; a list has a method of that name.
+        index = getattr(X, "index", None) if hasattr(X, "columns") else None
         out = self._signals(self._check_X(X), alpha)
         self._warn_without_region(alpha)
         out.prediction = self.classes_[out.prediction]
@@ -563,9 +564,8 @@ class SDMClassifier(
         if X is None:
             own = np.arange(available)
             available -= 1
-        if not (
-            isinstance(n_neighbors, Integral) and 0 < int(n_neighbors) <= available
-        ):
+        is_count = isinstance(n_neighbors, Integral) and n_neighbors is not True
+        if not (is_count and 0 < int(n_neighbors) <= available):
             raise ValueError(
                 f"n_neighbors must be an int between 1 and {available}, the number of "
                 f"exemplars to choose from. Got {n_neighbors!r} instead."
@@ -581,7 +581,9 @@ class SDMClassifier(
 
         The weights stay as they are. q, d, the empirical CDFs, q' and the region of
         the calibration half are computed anew. Rows with a label outside `classes_`
-        are welcome: they break runs of support, and so lower q around them.
+        are welcome: they break runs of support, and so lower q around them. Do not add
+        rows of the calibration half, which would find themselves and make all others
+        look far, nor rows that are exemplars already, which would count twice.
 
         Parameters
         ----------
@@ -603,6 +605,8 @@ class SDMClassifier(
 
         Warns
         -----
+        UserWarning
+            If rows equal calibration rows.
         NoRegionWarning
             If the new support leaves no region at `alpha`.
         """
@@ -613,6 +617,15 @@ class SDMClassifier(
         codes = np.full(len(y), -1)
         codes[known] = np.searchsorted(self.classes_, y[known])
         models = [model.extend(X, codes) for model in self._models]
+        n_equal = models[0].count_calibration_copies(len(X))
+        if n_equal:
+            warnings.warn(
+                f"{n_equal} of the {len(X)} rows added equal calibration rows. These "
+                "now find themselves at distance 0, and every other row looks far: add "
+                "rows that fit has not seen.",
+                UserWarning,
+                stacklevel=2,
+            )
         alpha = self._alpha
         added = np.arange(self._n_rows, self._n_rows + len(X))
         attributes = {
@@ -724,12 +737,16 @@ class SDMClassifier(
             "_regions": regions,
             "q_min_": regions[0].q_min,
             "thresholds_": regions[0].thresholds,
-            "alpha_found_": models[0].find_largest_alpha(),
+            # In an ensemble every member needs a region: NaN if one has none.
+            "alpha_found_": float(np.min([m.find_largest_alpha() for m in models])),
         }
 
     def _warn_without_region(self, alpha):
-        """Warn if no region reaches `alpha`; None was warned of in `fit`."""
-        if alpha is None or np.isfinite(self._model.find_region(alpha).q_min):
+        """Warn if a model has no region at `alpha`; None was warned of in `fit`."""
+        if alpha is None:
+            return
+        regions = [model.find_region(alpha) for model in self._models]
+        if all(np.isfinite(region.q_min) for region in regions):
             return
         message = describe_missing_region(
             alpha, self.alpha_found_, self._model.calibration[2], self.classes_

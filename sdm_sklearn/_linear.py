@@ -25,15 +25,43 @@ class Adaptor(NamedTuple):
     weights: np.ndarray  # W (n_classes, n_filters)
     bias: np.ndarray  # w (n_classes,)
 
-    def transform(self, X, rows=None):
+    def transform(self, X):
         """Return the exemplar vectors h' of shape (n_samples, n_filters)."""
-        return self._apply(X, rows, self.filters, self.filter_bias)
+        transposed = np.ascontiguousarray(self.filters.T)
+        return _affine(X, None, self.center, self.scale, transposed, self.filter_bias)
 
-    def project(self, X, rows=None):
-        """Return search coordinates and logits, both from one product.
+    def projection(self):
+        """Return the map to search coordinates and logits.
 
         Distances between coordinates equal distances between exemplar vectors, in
         min(n_features, n_filters) dimensions: with G = Q R, ||G a|| = ||R a||.
+
+        Returns
+        -------
+        projection : Projection
+        """
+        n_filters, n_features = self.filters.shape
+        axes = self.filters
+        if n_filters > n_features:
+            axes = np.linalg.qr(self.filters).R
+        matrix = np.vstack([axes, self.weights @ self.filters])
+        logit_bias = self.weights @ self.filter_bias + self.bias
+        offset = np.concatenate([np.zeros(len(axes)), logit_bias])
+        transposed = np.ascontiguousarray(matrix.T)
+        return Projection(self.center, self.scale, transposed, offset, len(axes))
+
+
+class Projection(NamedTuple):
+    """One product that gives search coordinates and logits side by side."""
+
+    center: np.ndarray  # (n_features,)
+    scale: np.ndarray  # (n_features,)
+    matrix: np.ndarray  # (n_features, n_coordinates + n_classes)
+    offset: np.ndarray  # (n_coordinates + n_classes,)
+    n_coordinates: int
+
+    def project(self, X, rows=None):
+        """Return search coordinates and logits.
 
         Parameters
         ----------
@@ -44,35 +72,28 @@ class Adaptor(NamedTuple):
 
         Returns
         -------
-        coordinates : ndarray of shape (n_rows, min(n_features, n_filters))
+        coordinates : ndarray of shape (n_rows, n_coordinates)
         logits : ndarray of shape (n_rows, n_classes)
         """
-        n_filters, n_features = self.filters.shape
-        axes = self.filters
-        if n_filters > n_features:
-            axes = np.linalg.qr(self.filters).R
-        matrix = np.vstack([axes, self.weights @ self.filters])
-        logit_bias = self.weights @ self.filter_bias + self.bias
-        offset = np.concatenate([np.zeros(len(axes)), logit_bias])
-        values = self._apply(X, rows, matrix, offset)
+        values = _affine(X, rows, self.center, self.scale, self.matrix, self.offset)
         return (
-            np.ascontiguousarray(values[:, : len(axes)]),
-            np.ascontiguousarray(values[:, len(axes) :]),
+            np.ascontiguousarray(values[:, : self.n_coordinates]),
+            np.ascontiguousarray(values[:, self.n_coordinates :]),
         )
 
-    def _apply(self, X, rows, matrix, offset):
-        transposed = np.ascontiguousarray(matrix.T)
-        n_rows = X.shape[0] if rows is None else len(rows)
-        out = np.empty((n_rows, len(matrix)))
-        for start in range(0, n_rows, _CHUNK_ROWS):
-            part = slice(start, min(start + _CHUNK_ROWS, n_rows))
-            chunk = X[part] if rows is None else X[rows[part]]
-            n_padded = -(-len(chunk) // _ROW_MULTIPLE) * _ROW_MULTIPLE
-            padded = np.zeros((n_padded, X.shape[1]))
-            padded[: len(chunk)] = standardize(chunk, self.center, self.scale)
-            out[part] = (padded @ transposed)[: len(chunk)]
-        out += offset
-        return out
+
+def _affine(X, rows, center, scale, matrix, offset):
+    n_rows = X.shape[0] if rows is None else len(rows)
+    out = np.empty((n_rows, matrix.shape[1]))
+    for start in range(0, n_rows, _CHUNK_ROWS):
+        part = slice(start, min(start + _CHUNK_ROWS, n_rows))
+        chunk = X[part] if rows is None else X[rows[part]]
+        n_padded = -(-len(chunk) // _ROW_MULTIPLE) * _ROW_MULTIPLE
+        padded = np.zeros((n_padded, X.shape[1]))
+        padded[: len(chunk)] = standardize(chunk, center, scale)
+        out[part] = (padded @ matrix)[: len(chunk)]
+    out += offset
+    return out
 
 
 def standardize(chunk, center, scale):

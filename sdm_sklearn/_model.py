@@ -25,6 +25,9 @@ class SDMModel:
     ----------
     adaptor : Adaptor
         Trained weights.
+    projection : Projection
+        Of the adaptor. It is kept: computed anew on another machine, it might turn the
+        coordinates.
     support : tuple of ndarray
         Search coordinates (n_support, n_dimensions), true class codes and predicted
         class codes of the training half. A code of -1 belongs to no class and only
@@ -37,8 +40,11 @@ class SDMModel:
         Cap of q.
     """
 
-    def __init__(self, adaptor, support, calibration, n_classes, max_similarity):
+    def __init__(
+        self, adaptor, projection, support, calibration, n_classes, max_similarity
+    ):
         self.adaptor = adaptor
+        self.projection = projection
         self.support = support
         self.calibration = calibration
         self.n_classes = n_classes
@@ -66,10 +72,11 @@ class SDMModel:
     def from_training(cls, adaptor, X, y, split, n_classes, max_similarity):
         """Build the model of a trained adaptor from its two halves of X and y."""
         train, calibration = split
-        coordinates, logits = adaptor.project(X, train)
+        projection = adaptor.projection()
+        coordinates, logits = projection.project(X, train)
         support = (coordinates, y[train], logits.argmax(axis=1))
-        held_out = (*adaptor.project(X, calibration), y[calibration])
-        return cls(adaptor, support, held_out, n_classes, max_similarity)
+        held_out = (*projection.project(X, calibration), y[calibration])
+        return cls(adaptor, projection, support, held_out, n_classes, max_similarity)
 
     def extend(self, X, y):
         """Return a model with labelled rows added to the support (SDM, A.6).
@@ -82,8 +89,22 @@ class SDMModel:
             np.concatenate(pair) for pair in zip(self.support, added, strict=True)
         )
         return SDMModel(
-            self.adaptor, support, self.calibration, self.n_classes, self.max_similarity
+            self.adaptor,
+            self.projection,
+            support,
+            self.calibration,
+            self.n_classes,
+            self.max_similarity,
         )
+
+    def count_calibration_copies(self, n_added):
+        """Count the last `n_added` rows of the support that equal a calibration row."""
+        one_class = np.zeros(n_added, dtype=np.int64)
+        added = ExactNeighbors(self.support[0][-n_added:], one_class, one_class, 1)
+        coordinates = self.calibration[0]
+        one_class = np.zeros(len(coordinates), dtype=np.int64)
+        _, nearest, index = added.query(coordinates, one_class)
+        return len(np.unique(index[nearest == 0]))
 
     def find_region(self, alpha):
         """Run Algorithm 1 on the calibration half."""
@@ -113,13 +134,16 @@ class SDMModel:
             If a row is so large that its logits or coordinates overflow.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            coordinates, logits = self.adaptor.project(X)
-        largest = max(np.abs(coordinates).max(), np.abs(logits).max())
-        if not largest < _TOO_LARGE:
+            coordinates, logits = self.projection.project(X)
+        largest = np.maximum(
+            np.abs(coordinates).max(axis=1), np.abs(logits).max(axis=1)
+        )
+        if not largest.max() < _TOO_LARGE:
+            row = int(np.argmin(largest < _TOO_LARGE))
             raise ValueError(
-                f"X contains values too large for float64 arithmetic: {largest:.3g} in "
-                "exemplar vectors or logits, whose squares overflow. Scale the "
-                "embeddings as in fit, or drop these rows."
+                f"X contains values too large for float64 arithmetic: row {row} leads "
+                f"to exemplar vectors or logits of {largest[row]:.3g}, whose squares "
+                "overflow. Scale the embeddings as in fit, or drop such rows."
             )
         return coordinates, logits
 

@@ -9,6 +9,9 @@ The search runs on blockwise matrix products in float32, whose rounding error is
 bounded. Only what lies within that bound of a decision is measured again, by direct
 difference in float64. So the results are those of direct differences throughout, and
 depend neither on the batch nor on its order.
+
+Copies of a point, as of an empty text, are searched once and counted as often as they
+stand in the data.
 """
 
 import numpy as np
@@ -17,6 +20,9 @@ import numpy as np
 _BLOCK_ENTRIES = 2**23
 # Direct differences are formed for at most this many values at a time.
 _DIRECT_ENTRIES = 2**22
+# Distances below this share of the lengths involved are rounding and count as 0: an
+# exact copy of an exemplar must be one on every processor.
+_ROUNDING = 1e-12
 # A row with more undecided points than this in float32 is searched again in float64.
 _MAX_UNDECIDED = 64
 
@@ -41,9 +47,13 @@ class ExactNeighbors:
         # Points that extend the runs of class c stand together, as group c; those that
         # break every run stand last. So both kinds are slices for any prediction.
         group = np.where(known, labels, n_classes)
-        self.order = np.argsort(group, kind="stable")
-        self.starts = np.searchsorted(group[self.order], np.arange(n_classes + 2))
-        self.points = np.ascontiguousarray(support[self.order], dtype=np.float64)
+        point = _number_copies(support, group)
+        # Rows of `support` in the order of their points, copies side by side.
+        self.order = np.argsort(point, kind="stable")
+        self.counts = np.bincount(point)
+        first = self.order[np.cumsum(self.counts) - self.counts]
+        self.starts = np.searchsorted(group[first], np.arange(n_classes + 2))
+        self.points = np.ascontiguousarray(support[first], dtype=np.float64)
         self.center = self.points.mean(axis=0)
         self._prepare_search()
 
@@ -53,8 +63,9 @@ class ExactNeighbors:
         # product with (-2a, 1) gives |b|^2 - 2ab.
         self.scale = np.sqrt(_squared_norm(self.points - self.center).max()) or 1.0
         self._search32 = self._search_matrix(np.float32)
-        self._position = np.empty(len(self.order), dtype=np.int64)
-        self._position[self.order] = np.arange(len(self.order))
+        self._point_of = np.empty(len(self.order), dtype=np.int64)
+        self._point_of[self.order] = np.repeat(np.arange(len(self.counts)), self.counts)
+        self._begin = np.cumsum(self.counts) - self.counts
 
     def _search_matrix(self, dtype):
         centred = (self.points - self.center) / self.scale
@@ -63,7 +74,7 @@ class ExactNeighbors:
     def __getstate__(self):
         # What the search needs beyond the points follows from them.
         state = self.__dict__.copy()
-        del state["_search32"], state["_position"]
+        del state["_search32"], state["_point_of"], state["_begin"]
         return state
 
     def __setstate__(self, state):
@@ -95,7 +106,6 @@ class ExactNeighbors:
         similarity = np.zeros(n_queries)
         nearest_squared = np.full(n_queries, np.inf)
         nearest_index = np.full(n_queries, -1, dtype=np.int64)
-        own = None if own is None else self._position[own]
         # Queries of one class share their slices, so they are answered together.
         rows = np.argsort(predictions, kind="stable")
         for dtype in (np.float32, np.float64):
@@ -136,16 +146,21 @@ class ExactNeighbors:
         end = np.append(begin[1:], len(queries))
         parts = [
             self._answer(
-                queries[part], squared[part], squared_norm[part], error[part], code
+                queries[part],
+                None if own is None else own[part],
+                squared[part],
+                squared_norm[part],
+                error[part],
+                code,
             )
             for code, part in zip(codes, map(slice, begin, end), strict=True)
         ]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def _answer(self, queries, squared, squared_norm, error, code):
+    def _answer(self, queries, own, squared, squared_norm, error, code):
         """Answer queries of one predicted class from their search distances."""
         first, last = self.starts[code], self.starts[code + 1]
-        inner = squared[:, first:last]
+        inner, counts = squared[:, first:last], self.counts[first:last]
         # Squared distances to the nearest extender and the nearest breaker.
         near = inner.min(axis=1, initial=np.inf)
         breaker = np.minimum(
@@ -163,13 +178,13 @@ class ExactNeighbors:
         if squared.dtype == np.float32:
             undecided |= np.bincount(row, minlength=len(queries)) > _MAX_UNDECIDED
             row, column = row[~undecided[row]], column[~undecided[row]]
-        exact = self._direct(queries, row, column)
+        exact = self._direct(queries, squared_norm, row, column)
         inside = (column >= first) & (column < last)
         radius = _row_min(exact, row, ~inside, len(queries))
         nearest = _row_min(exact, row, slice(None), len(queries))
         tied = exact == nearest[row]
         index = np.full(len(queries), len(self.order))
-        np.minimum.at(index, row[tied], self.order[column[tied]])
+        np.minimum.at(index, row[tied], self._first_row(row[tied], column[tied], own))
         index[index == len(self.order)] = -1
 
         # Extenders that are surely nearer than the breaker, and those that may be.
@@ -177,8 +192,8 @@ class ExactNeighbors:
             shift = radius / self.scale**2 - squared_norm
             sure = (shift - error).astype(squared.dtype)
         maybe = _raise(shift.astype(squared.dtype), error)
-        similarity = _count(inner < sure[:, None])
-        open_ = _count(inner <= maybe[:, None]) > similarity
+        similarity = _count(inner < sure[:, None], counts)
+        open_ = _count(inner <= maybe[:, None], counts) > similarity
         open_ &= ~undecided
         if open_.any():
             rows = np.flatnonzero(open_)
@@ -186,16 +201,28 @@ class ExactNeighbors:
                 inner[rows] <= maybe[rows, None]
             )
             row, column = _nonzero(window)
-            nearer = (
-                self._direct(queries[rows], row, column + first) < radius[rows][row]
-            )
-            similarity[rows] += np.bincount(row[nearer], minlength=len(rows))
+            exact = self._direct(queries[rows], squared_norm[rows], row, column + first)
+            nearer = np.where(exact < radius[rows][row], counts[column], 0)
+            similarity[rows] += np.bincount(row, nearer, minlength=len(rows))
+        if own is not None:
+            # Among its copies an extender counted itself.
+            point = self._point_of[own]
+            among_copies = (point >= first) & (point < last) & (self.counts[point] > 1)
+            similarity[among_copies & (radius > 0)] -= 1
         return similarity, nearest, index, undecided
+
+    def _first_row(self, row, column, own):
+        """Return the first row of `support` at each point that is not the query's."""
+        rows = self.order[self._begin[column]]
+        if own is not None:
+            itself = np.flatnonzero(rows == own[row])
+            rows[itself] = self.order[self._begin[column[itself]] + 1]
+        return rows
 
     def _search_distances(self, queries, own, search):
         """Return |b|^2 - 2ab for all pairs, |a|^2, and a bound of the errors.
 
-        All in search units. The query's own point stands at inf.
+        All in search units. The query's own point stands at inf, if it has no copies.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             centred = (queries - self.center) / self.scale
@@ -212,10 +239,12 @@ class ExactNeighbors:
             squared[beyond] = 0.0
             error[beyond] = np.inf
         if own is not None:
-            squared[np.arange(len(own)), own] = np.inf
+            point = self._point_of[own]
+            alone = np.flatnonzero(self.counts[point] == 1)
+            squared[alone, point[alone]] = np.inf
         return squared, squared_norm, error
 
-    def _direct(self, queries, row, column):
+    def _direct(self, queries, squared_norm, row, column):
         """Measure squared distances of pairs by direct difference in float64."""
         squared = np.empty(len(row))
         step = max(1, _DIRECT_ENTRIES // self.points.shape[1])
@@ -224,6 +253,9 @@ class ExactNeighbors:
             squared[part] = _squared_norm(
                 queries[row[part]] - self.points[column[part]]
             )
+        with np.errstate(over="ignore"):
+            rounding = (_ROUNDING * self.scale * (np.sqrt(squared_norm) + 1)) ** 2
+        squared[np.isfinite(squared) & (squared <= rounding[row])] = 0.0
         return squared
 
     def kneighbors(self, queries, n_neighbors, own=None):
@@ -247,16 +279,27 @@ class ExactNeighbors:
         """
         distances = np.empty((len(queries), n_neighbors))
         indices = np.empty((len(queries), n_neighbors), dtype=np.int64)
-        own = None if own is None else self._position[own]
         for rows in self._chunks(np.arange(len(queries))):
             left_out = None if own is None else own[rows]
-            squared, _, error = self._search_distances(
+            squared, squared_norm, error = self._search_distances(
                 queries[rows], left_out, self._search32
             )
-            kth = np.partition(squared, n_neighbors - 1, axis=1)[:, n_neighbors - 1]
+            # As many points as neighbours are enough, whatever copies they have.
+            k = min(n_neighbors, squared.shape[1])
+            kth = np.partition(squared, k - 1, axis=1)[:, k - 1]
+            kth = np.minimum(kth, np.finfo(kth.dtype).max)
             row, column = _nonzero(squared <= _raise(kth, 2 * error)[:, None])
-            exact = self._direct(queries[rows], row, column)
-            original = self.order[column]
+            exact = self._direct(queries[rows], squared_norm, row, column)
+            # Each point stands for its copies, one more than can be needed.
+            copies = np.minimum(self.counts[column], n_neighbors + 1)
+            offset = np.arange(copies.sum()) - np.repeat(
+                np.cumsum(copies) - copies, copies
+            )
+            original = self.order[np.repeat(self._begin[column], copies) + offset]
+            row, exact = np.repeat(row, copies), np.repeat(exact, copies)
+            if left_out is not None:
+                others = original != left_out[row]
+                row, exact, original = row[others], exact[others], original[others]
             best = np.lexsort((original, exact, row))
             # Every row has at least n_neighbors candidates; its first ones stay.
             begin = np.searchsorted(row[best], np.arange(len(rows)))
@@ -264,6 +307,29 @@ class ExactNeighbors:
             distances[rows] = np.sqrt(exact[best])
             indices[rows] = original[best]
         return distances, indices
+
+
+def _number_copies(support, group):
+    """Number the distinct points of each group, group after group.
+
+    Returns the number of each row's point. Points keep the order of their first rows
+    within a group; copies share a number.
+    """
+    by_group = np.argsort(group, kind="stable")
+    number = np.empty(len(group), dtype=np.int64)
+    number[by_group] = np.arange(len(group))
+    # Copies share their first coordinate. If no two rows do, which is soon seen, there
+    # are none.
+    if len(np.unique(support[:, 0])) == len(support):
+        return number
+    # A negative zero equals a positive one, but not in its bits.
+    rows = np.column_stack([group, support + 0.0]).astype(np.float64)
+    bits = np.ascontiguousarray(rows).view(f"V{rows.itemsize * rows.shape[1]}").ravel()
+    distinct, copy_of = np.unique(bits, return_inverse=True)
+    # The smallest number among its copies stands for a point; then close the gaps.
+    smallest = np.full(len(distinct), len(group))
+    np.minimum.at(smallest, copy_of, number)
+    return np.unique(smallest[copy_of], return_inverse=True)[1]
 
 
 def cap_similarity(similarity, max_similarity):
@@ -293,8 +359,11 @@ def _nonzero(mask):
     return np.divmod(np.flatnonzero(mask), max(mask.shape[1], 1))
 
 
-def _count(mask):
-    """Count the True entries of each row, faster than `numpy.count_nonzero`."""
+def _count(mask, counts):
+    """Sum the counts of the True entries of each row."""
+    if len(counts) and counts.max() > 1:
+        return mask @ counts.astype(np.float64)
+    # Faster than `numpy.count_nonzero`.
     return mask.view(np.uint8).sum(axis=1, dtype=np.uint32).astype(np.float64)
 
 

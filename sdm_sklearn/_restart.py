@@ -65,7 +65,9 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
             classes=attributes["classes_"],
             y=attributes["classes_"][codes[split[0]]],
         )
-        if not (class_weight > 0).all() or not np.isfinite(class_weight).all():
+        with np.errstate(over="ignore", under="ignore"):
+            single = class_weight.astype(np.float32)  # as training uses them
+        if not (single > 0).all() or not np.isfinite(single).all():
             raise ValueError(
                 "class_weight must be positive and finite for every class. Got "
                 f"{estimator.class_weight!r}: leave out the rows of a class that is "

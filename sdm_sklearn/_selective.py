@@ -138,7 +138,7 @@ def unwrap(estimator, X):
             estimator = estimator[-1]
         elif isinstance(estimator, FrozenEstimator):
             estimator = estimator.estimator
-        elif hasattr(estimator, "get_params") and "refit" in estimator.get_params():
+        elif _is_search(estimator):
             check_is_fitted(estimator)
             if not hasattr(estimator, "best_estimator_"):
                 raise TypeError(
@@ -155,6 +155,15 @@ def unwrap(estimator, X):
                 "FrozenEstimator around one."
             )
     return estimator, X
+
+
+def _is_search(estimator):
+    """Tell a search from other estimators with a parameter `refit`."""
+    if not hasattr(estimator, "get_params"):
+        return False
+    return {"estimator", "refit", "error_score"} <= set(
+        estimator.get_params(deep=False)
+    )
 
 
 def check_alpha(alpha):
@@ -195,6 +204,13 @@ def resolve_reject_label(reject_label, classes):
     ValueError
         If the label is a class, or of a kind that cannot stand beside the classes.
     """
+    if classes.dtype.kind not in "biufUOT" or not isinstance(
+        classes.tolist()[0], str | Real
+    ):
+        raise ValueError(
+            f"Labels of dtype {classes.dtype} have no reject label: convert them to "
+            "strings or numbers first."
+        )
     strings = isinstance(classes[0], str)
     if isinstance(reject_label, str) and reject_label == "auto":
         if not strings:
@@ -222,7 +238,23 @@ def resolve_reject_label(reject_label, classes):
             f"reject_label={reject_label!r} cannot stand in one array with the "
             f"classes {known!r}: pass {hint} that is no class, or 'auto'."
         )
+    _check_stored(classes, reject_label)
     return reject_label
+
+
+def _check_stored(classes, reject_label):
+    """Raise if the reject label or a class is another value once in one array."""
+    codes = np.append(np.arange(len(classes)), 0)
+    accepted = np.append(np.ones(len(classes), dtype=bool), False)
+    *stored, out = reject(classes, codes, accepted, reject_label).tolist()
+    is_nan = reject_label is not None and reject_label != reject_label
+    same = out == reject_label or (is_nan and out != out)
+    if not same or out in stored or stored != classes.tolist():
+        raise ValueError(
+            f"reject_label={reject_label!r} would be stored as {out!r} beside the "
+            f"classes {classes.tolist()!r}: pass a value that their type can hold, or "
+            "'auto'."
+        )
 
 
 def reject(classes, codes, accepted, reject_label):
@@ -231,7 +263,10 @@ def reject(classes, codes, accepted, reject_label):
     The dtype is widened first: assigning in place would cut strings ("rej"), wrap
     unsigned integers (255) and turn a bool into True.
     """
-    dtype = np.result_type(classes.dtype, np.min_scalar_type(reject_label))
+    kind = np.min_scalar_type(reject_label)
+    if kind.kind == "f":
+        kind = np.dtype(np.float64)  # -9999.0 is -10000 in the smallest float
+    dtype = np.result_type(classes.dtype, kind)
     if classes.dtype.kind in "iu" and isinstance(reject_label, Integral):
         # int64 beside uint64 would become float64, which rounds labels above 2**53.
         low, high = min(classes.min(), reject_label), max(classes.max(), reject_label)

@@ -1,5 +1,7 @@
 """Training and calibration halves: random ones, and checks of given ones."""
 
+from numbers import Integral
+
 import numpy as np
 from sklearn.model_selection import PredefinedSplit, check_cv
 
@@ -27,7 +29,9 @@ def stratified_halves(y, calibration_size, random_state):
     held_out = np.zeros(len(y), dtype=bool)
     for code in np.unique(y):
         members = random_state.permutation(np.flatnonzero(y == code))
-        held_out[members[: max(1, int(calibration_size * len(members)))]] = True
+        # Rounded down, but for what floating point leaves below an integer.
+        n_held_out = max(1, int(calibration_size * len(members) + 1e-9))
+        held_out[members[:n_held_out]] = True
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
@@ -59,6 +63,8 @@ def list_splits(cv, X, y):
             f"has {len(y)}: make it for the rows of this fit. Inside a search or "
             "cross-validation, which fit on part of the rows, pass a splitter instead."
         )
+    if not (isinstance(cv, Integral) or hasattr(cv, "split")):
+        cv = _check_pairs(cv)
     try:
         splits = list(check_cv(cv, y, classifier=True).split(X, y))
     except ValueError as error:
@@ -68,12 +74,24 @@ def list_splits(cv, X, y):
             f"cv={type(cv).__name__} needs groups, which fit does not take: pass its "
             "splits as cv=list(splitter.split(X, y, groups))."
         ) from error
-    if not splits:
-        raise ValueError(
-            f"cv={cv!r} gives no split: pass at least one pair of training and "
-            "calibration rows."
-        )
     return splits
+
+
+def _check_pairs(cv):
+    """Return the pairs of an iterable as a list."""
+    pairs = list(cv)
+    if not pairs:
+        raise ValueError(
+            "cv gives no split: pass at least one pair of training and calibration "
+            "rows. An iterator is exhausted after one fit; pass a list."
+        )
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(
+                "cv must give pairs of training and calibration rows. Got "
+                f"{pair!r}: pass cv=[(training, calibration)]."
+            )
+    return pairs
 
 
 def check_split(train, calibration, y, classes):

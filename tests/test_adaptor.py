@@ -44,8 +44,9 @@ def test_learns_and_keeps_the_epoch_with_the_lowest_loss(blobs):
     X, y = blobs
     result = train(X, y)
     losses = [record["calibration_loss"] for record in result.history]
-    assert result.loss == min(losses) < losses[0]
-    _, logits = result.adaptor.project(X)
+    assert result.rank == (False, min(losses))
+    assert min(losses) < losses[0]
+    _, logits = result.adaptor.projection().project(X)
     assert (logits.argmax(axis=1) == y).mean() > 0.95
     assert [record["epoch"] for record in result.history] == list(range(1, 11))
     # The kept weights are those of that epoch: training up to it ends there, too.
@@ -107,8 +108,11 @@ def test_signals_by_definition():
     adaptor = train(X, y, max_epochs=2).adaptor
     half = np.arange(40)
     signals, logits = measure_signals(adaptor, X, y, half, half + 40, 2, None)
-    hidden, codes = adaptor.transform(X), adaptor.project(X)[1].argmax(axis=1)
-    assert_allclose(logits, adaptor.project(X)[1][40:])
+    hidden, codes = (
+        adaptor.transform(X),
+        adaptor.projection().project(X)[1].argmax(axis=1),
+    )
+    assert_allclose(logits, adaptor.projection().project(X)[1][40:])
     for offset, measured in (
         (0, signals.similarity),
         (40, signals.calibration_similarity),
@@ -152,7 +156,7 @@ def test_many_classes_with_few_rows_do_not_stop_training():
     fallback = [record["softmax_fallback"] for record in result.history]
     assert fallback[0]
     assert not fallback[-1]
-    _, logits = result.adaptor.project(X)
+    _, logits = result.adaptor.projection().project(X)
     assert (logits.argmax(axis=1) == y).mean() > 0.9
 
 
@@ -165,7 +169,7 @@ def test_an_epoch_with_complete_ecdfs_goes_first(blobs):
         for record in result.history
         if not record["softmax_fallback"] or not any(complete)
     ]
-    assert result.loss == min(kept)
+    assert result.rank == (not any(complete), min(kept))
 
 
 def test_patience_stops(blobs):
@@ -209,7 +213,7 @@ def test_class_weight_moves_the_predictions():
     shares = []
     for weight in ([1.0, 1.0], [10.0, 1.0]):
         adaptor = train(X, y, max_epochs=2, class_weight=np.array(weight)).adaptor
-        shares.append((adaptor.project(X)[1].argmax(axis=1) == 0).mean())
+        shares.append((adaptor.projection().project(X)[1].argmax(axis=1) == 0).mean())
     assert shares[1] > shares[0] + 0.1
 
 

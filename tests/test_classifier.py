@@ -170,7 +170,7 @@ def test_kneighbors(fitted):
     assert (distances > 0).all()
 
 
-@pytest.mark.parametrize("n_neighbors", [0, -1, 1000, 2.5, None])
+@pytest.mark.parametrize("n_neighbors", [0, -1, 1000, 2.5, None, True])
 def test_bad_n_neighbors(fitted, n_neighbors):
     clf, X, _, _ = fitted
     with pytest.raises(ValueError, match="n_neighbors must be an int between 1 and 1"):
@@ -198,6 +198,12 @@ def test_set_output(fitted, library, kind):
         "effective_sample_size_zebra",
     } < set(frame.columns)
     assert len(frame) == len(X)
+
+
+def test_signals_of_a_list(fitted):
+    clf, X, _, _ = fitted
+    clf = copy.copy(clf).set_output(transform="pandas")
+    assert len(clf.signals(X[:3].tolist())) == 3
 
 
 def test_signals_keep_the_index_of_a_frame(fitted):
@@ -343,6 +349,20 @@ def test_ensemble_accepts_what_all_members_accept():
     assert not np.array_equal(at_other_alpha, accepted)
 
 
+def test_a_member_without_a_region_is_told(blobs):
+    # The second split leaves a class two calibration rows: no region at 0.9.
+    X, y = blobs
+    few = np.r_[np.flatnonzero(y == 0)[:50], np.flatnonzero(y == 1)[:2]]
+    splits = [
+        (np.arange(150), np.arange(150, 300)),
+        (np.setdiff1d(np.arange(300), few), few),
+    ]
+    with pytest.warns(NoRegionWarning, match="No region"):
+        clf = fast(cv=splits, ensemble=True).fit(X, y)
+    assert clf.alpha_found_ < 0.9
+    assert not clf.predict_selective(X, return_mask=True)[1].any()
+
+
 def test_published_schedule_is_reachable(blobs):
     clf = fast(
         n_filters=1000, learning_rate=1e-5, batch_size=50, max_epochs=3, patience=None,
@@ -395,7 +415,7 @@ def test_a_splitter_that_needs_groups_is_named(blobs):
 
 
 def test_cv_without_a_split(blobs):
-    with pytest.raises(ValueError, match="gives no split: pass at least one pair"):
+    with pytest.raises(ValueError, match="cv gives no split: pass at least one pair"):
         fast(cv=[]).fit(*blobs)
 
 
@@ -645,8 +665,10 @@ def test_continuous_targets(blobs):
 
 
 def test_rows_that_overflow_float64(fitted):
-    with pytest.raises(ValueError, match="values too large for float64 arithmetic"):
-        fitted[0].predict_proba(np.full((1, 12), 1e308))
+    X = np.zeros((3, 12))
+    X[1] = 1e308
+    with pytest.raises(ValueError, match="float64 arithmetic: row 1 leads to"):
+        fitted[0].predict_proba(X)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -758,6 +780,16 @@ def test_add_to_support_equals_a_model_with_those_rows(fitted):
     )
     assert_array_equal(rebuilt.rescaled_similarity, model.rescaled_similarity)
     assert rebuilt.find_region(0.9).q_min == clf.q_min_
+
+
+def test_adding_calibration_rows_warns(fitted):
+    clf, X, y, _ = fitted
+    clf = copy.deepcopy(clf)
+    rows = clf.calibration_indices_[:7]
+    with pytest.warns(
+        UserWarning, match="7 of the 7 rows added equal calibration rows"
+    ):
+        clf.add_to_support(X[rows], y[rows])
 
 
 def test_codes_instead_of_labels_are_refused(fitted):

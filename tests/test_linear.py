@@ -27,7 +27,7 @@ def test_by_definition(shape):
     X = np.random.RandomState(1).randn(30, shape[0])
     hidden = (X - adaptor.center) / adaptor.scale @ adaptor.filters.T
     hidden += adaptor.filter_bias
-    coordinates, logits = adaptor.project(X)
+    coordinates, logits = adaptor.projection().project(X)
     assert_allclose(adaptor.transform(X), hidden, rtol=1e-12)
     assert_allclose(logits, hidden @ adaptor.weights.T + adaptor.bias, rtol=1e-10)
     assert coordinates.shape == (30, min(shape[:2]))
@@ -40,19 +40,23 @@ def test_rows_have_the_same_bits_in_any_batch(seed, n_features, n_filters):
     adaptor = make_adaptor(n_features, n_filters, 3, seed)
     X = random.randn(random.randint(1, 200), n_features)
     rows = random.permutation(len(X))[: random.randint(1, len(X) + 1)]
-    all_rows = adaptor.project(X)
-    for part, whole in zip(adaptor.project(X, rows), all_rows, strict=True):
+    all_rows = adaptor.projection().project(X)
+    for part, whole in zip(
+        adaptor.projection().project(X, rows), all_rows, strict=True
+    ):
         assert_array_equal(part, whole[rows])
-    for part, whole in zip(adaptor.project(X[rows[:1]]), all_rows, strict=True):
+    for part, whole in zip(
+        adaptor.projection().project(X[rows[:1]]), all_rows, strict=True
+    ):
         assert_array_equal(part, whole[rows[:1]])
 
 
 def test_chunks_do_not_change_the_result(monkeypatch):
     adaptor = make_adaptor(6, 4, 2)
     X = np.random.RandomState(0).randn(100, 6)
-    expected = adaptor.project(X)
+    expected = adaptor.projection().project(X)
     monkeypatch.setattr(_linear, "_CHUNK_ROWS", 7)
-    for a, b in zip(adaptor.project(X), expected, strict=True):
+    for a, b in zip(adaptor.projection().project(X), expected, strict=True):
         assert_array_equal(a, b)
     for mode in ("global", "feature"):
         center, scale = fit_standardization(X, np.arange(100), mode)

@@ -167,6 +167,52 @@ def test_far_queries_find_no_support_they_do_not_have(scale):
     assert_array_equal(nearest, expected[1])
 
 
+def test_an_exact_copy_is_at_distance_0_whatever_rounding_does():
+    random = np.random.RandomState(0)
+    support = random.randn(200, 16) + 5
+    labels = np.repeat([0, 1], 100)
+    index = ExactNeighbors(support, labels, labels, 2)
+    # What another processor would compute for the same rows.
+    elsewhere = support * (1 + random.choice([-2e-16, 0, 2e-16], size=support.shape))
+    _, nearest, position = index.query(elsewhere, labels)
+    assert_array_equal(nearest, np.zeros(200))
+    assert_array_equal(position, np.arange(200))
+
+
+def test_copies_are_searched_once():
+    random = np.random.RandomState(0)
+    support = np.vstack([np.zeros((20_000, 8)), random.randn(100, 8)])
+    labels = np.zeros(len(support), dtype=int)
+    labels[-50:] = 1
+    index = ExactNeighbors(support, labels, labels, 2)
+    assert len(index.points) == 101
+    similarity, nearest, position = index.query(
+        support, labels, np.arange(len(support))
+    )
+    assert (similarity[:20_000] >= 19_999).all()
+    assert_array_equal(nearest[:20_000], np.zeros(20_000))
+    assert_array_equal(position[:20_000], [1, *[0] * 19_999])
+    distances, indices = index.kneighbors(support[:3], 5, np.arange(3))
+    assert_array_equal(distances, np.zeros((3, 5)))
+    assert_array_equal(indices[0], [1, 2, 3, 4, 5])
+    assert_array_equal(indices[2], [0, 1, 3, 4, 5])
+
+
+@given(st.integers(0, 10**6))
+def test_copies_of_points_equal_brute_force(seed):
+    random = np.random.RandomState(seed)
+    support = random.randint(0, 2, size=(random.randint(2, 40), 2)) * 1.0
+    support[random.rand(len(support)) < 0.2] *= -1  # negative zeros, too
+    labels = random.randint(-1, 2, size=len(support))
+    predictions = random.randint(2, size=len(support))
+    index = ExactNeighbors(support, labels, predictions, 2)
+    own = np.arange(len(support))
+    found = index.query(support, predictions, own)
+    expected = brute_force(support, labels, predictions, support, predictions, own)
+    for a, b in zip(found, expected, strict=True):
+        assert_array_equal(a, b)
+
+
 def test_pickle_holds_the_points_once_and_answers_the_same():
     random = np.random.RandomState(0)
     support, labels = random.randn(1000, 16), random.randint(2, size=1000)

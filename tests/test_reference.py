@@ -14,7 +14,7 @@ GOLDEN = sorted((Path(__file__).parent / "data" / "golden").glob("*.npz"))
 
 
 class GivenRepresentations:
-    """Stands for an adaptor: the rows of X are coordinates and logits side by side."""
+    """Stands for a projection: the rows of X are coordinates and logits."""
 
     def __init__(self, n_dimensions):
         self.n_dimensions = n_dimensions
@@ -37,6 +37,7 @@ def golden(request):
 def model(golden):
     logits = golden["support_logits"]
     return SDMModel(
+        None,
         GivenRepresentations(golden["support"].shape[1]),
         (golden["support"], golden["support_labels"], logits.argmax(axis=1)),
         (

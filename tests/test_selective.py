@@ -5,7 +5,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -88,6 +88,10 @@ def test_auto_reject_label(classes, expected):
         ("none", [0, 1], "cannot stand in one array .* pass a number that is no class"),
         (None, [0, 1], "pass a number that is no class"),
         (None, ["a", "b"], "pass a string that is no class"),
+        (2.5, [2**53 + 1, 2**53 + 2], "would be stored as .* their type can hold"),
+        ("a\0", ["a", "b"], "reject_label='a.*' would be stored as 'a' beside"),
+        ("auto", np.array(["2026-01-01"], "M8[D]"), "have no reject label: convert"),
+        ("auto", np.array([b"a", b"b"]), "have no reject label: convert them to str"),
     ],
 )
 def test_bad_reject_labels(label, classes, message):
@@ -115,6 +119,14 @@ def test_reject_never_cuts_or_wraps(classes, label, dtype):
     assert out[0] == classes[0]
     assert out[2] == classes[1]
     assert out[1] is label or out[1] == label or np.isnan(label)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint8, np.int64, np.float32])
+def test_float_markers_are_stored_as_they_are(dtype):
+    classes = np.array([0, 1], dtype=dtype)
+    marker = resolve_reject_label(-9999.0, classes)
+    out = reject(classes, np.array([0, 1]), np.array([True, False]), marker)
+    assert out[1] == -9999.0
 
 
 def test_rejected_labels_work_in_metrics(blobs):
@@ -164,6 +176,14 @@ def test_other_classifiers_are_named(wrap, blobs):
         TypeError, match="LogisticRegression.* has no predict_selective"
     ):
         predict_selective(estimator, X)
+
+
+def test_other_estimators_with_a_refit_parameter_are_no_searches(blobs):
+    estimator = TunedThresholdClassifierCV(LogisticRegression(), cv=2).fit(*blobs)
+    with pytest.raises(
+        TypeError, match="TunedThresholdClassifierCV has no predict_select"
+    ):
+        predict_selective(estimator, blobs[0])
 
 
 def test_search_without_refit_is_named(blobs):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from sdm_sklearn._splits import check_split, stratified_halves
+from sdm_sklearn._splits import check_split, list_splits, stratified_halves
 
 CLASSES = np.array(["common", "rare"])
 
@@ -20,7 +20,7 @@ def test_halves_part_every_class(labels, size, seed):
     assert_array_equal(np.sort(np.concatenate([train, calibration])), np.arange(len(y)))
     for code in np.unique(y):
         n = (y == code).sum()
-        assert (y[calibration] == code).sum() == max(1, int(size * n))
+        assert (y[calibration] == code).sum() == max(1, int(size * n + 1e-9))
 
 
 def test_halves_are_random():
@@ -28,6 +28,22 @@ def test_halves_are_random():
     random = np.random.RandomState(0)
     first, second = (stratified_halves(y, 0.5, random)[0] for _ in range(2))
     assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("cv", "message"),
+    [
+        (iter([]), "gives no split.* An iterator is exhausted after one fit"),
+        (
+            [(np.arange(3), np.arange(3, 6), np.arange(2))],
+            "cv must give pairs of training and calibration rows. Got",
+        ),
+    ],
+)
+def test_iterables_without_pairs(cv, message):
+    y = np.array([0, 0, 0, 1, 1, 1])
+    with pytest.raises(ValueError, match=message):
+        list_splits(cv, np.zeros((6, 1)), y)
 
 
 def test_masks_and_lists_become_rows():

@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, validate_params
 from sklearn.utils.metadata_routing import MetadataRequest
 
+from .._cross_fit import most_probable
 from .._selective import check_alpha, predict_selective
 from ._risk_coverage import aurc
 from ._selective import (
@@ -318,7 +319,6 @@ class _CoverageAtAccuracyScorer(_SelectiveScorer):
 
 class _NegAurcScorer(_Scorer):
     def __call__(self, estimator, X, y, *, sample_weight=None):
-        probability = np.asarray(estimator.predict_proba(X))
-        labels = np.asarray(estimator.classes_)[probability.argmax(axis=1)]
-        area = aurc(y, labels, probability.max(axis=1), sample_weight=sample_weight)
-        return -area
+        codes, confidence = most_probable(estimator, X)
+        labels = np.asarray(estimator.classes_)[codes]
+        return -aurc(y, labels, confidence, sample_weight=sample_weight)

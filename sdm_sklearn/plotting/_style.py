@@ -3,6 +3,8 @@
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
+from .._cross_fit import most_probable
+
 # Of falling darkness, each with its own dash and marker.
 DARK, MIDDLE, LIGHT = "#1f2a63", "#c4511d", "#6ba4c9"
 GREY, PALE = "#6e6e6e", "#d9d9d9"
@@ -39,6 +41,5 @@ def plain_symlog(ax):
 
 def score_predictions(estimator, X):
     """Return the most probable label of each row, and its probability."""
-    probability = np.asarray(estimator.predict_proba(X))
-    labels = np.asarray(estimator.classes_)[probability.argmax(axis=1)]
-    return labels, probability.max(axis=1)
+    codes, confidence = most_probable(estimator, X)
+    return np.asarray(estimator.classes_)[codes], confidence

@@ -1,0 +1,281 @@
+"""SSA attention in models of the transformers library (extra ``transformers``).
+
+transformers is imported by the functions, not with this module. :func:`convert_to_ssa`
+changes a model in place, ``model.save_pretrained`` saves it and :func:`load_ssa` brings
+it back; ``from_pretrained`` alone would drop n and b without an error.
+"""
+
+import inspect
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sdm_sklearn.attention._functional import attention_and_weights, ssa_attention
+from sdm_sklearn.attention._modules import SSAParameters
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["convert_to_ssa", "load_ssa", "register_ssa"]
+
+_NAME = "ssa"
+
+
+def register_ssa() -> None:
+    """Make ``attn_implementation="ssa"`` known to transformers.
+
+    :func:`convert_to_ssa` and :func:`load_ssa` do it themselves. Doing it again changes
+    nothing.
+
+    Examples
+    --------
+    >>> from sdm_sklearn.attention.huggingface import register_ssa  # doctest: +SKIP
+    >>> register_ssa()  # doctest: +SKIP
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(_NAME, _ssa_attention_forward)
+    AttentionMaskInterface.register(_NAME, sdpa_mask)
+
+
+def convert_to_ssa(
+    model: "PreTrainedModel",
+    *,
+    init: str | None = "softmax",
+    n_init: float = 1.5,
+    b_init: float = 0.8,
+    learn_n: bool = True,
+    learn_b: bool = True,
+) -> "PreTrainedModel":
+    """Give every attention of a transformers model SSA weights, in place.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A model whose attention goes through transformers' ``AttentionInterface``:
+        Llama, Qwen, Gemma, GPT-2, BERT, RoBERTa, T5, BART and most others.
+    init : None or "softmax", default="softmax"
+        The default starts close to softmax, for models that were trained with it;
+        pass ``init=None`` for models yet to be trained.
+    n_init, b_init : float, default=1.5, 0.8
+        Initial n and b, where ``init`` is None.
+    learn_n, learn_b : bool, default=True
+        Whether n and b are trained.
+
+    Returns
+    -------
+    PreTrainedModel
+        The same model. Each attention module has gained ``ssa``, and
+        ``config.ssa_attention`` says how it was converted.
+
+    Raises
+    ------
+    ValueError
+        If the model has no such attention, was converted before, or an attention
+        module does not tell its number of heads.
+
+    Examples
+    --------
+    >>> from transformers import AutoModelForCausalLM  # doctest: +SKIP
+    >>> from sdm_sklearn.attention.huggingface import convert_to_ssa  # doctest: +SKIP
+    >>> model = convert_to_ssa(
+    ...     AutoModelForCausalLM.from_pretrained("gpt2")
+    ... )  # doctest: +SKIP
+    """
+    from transformers import PreTrainedModel
+
+    modules = _attention_modules(model)
+    if not modules:
+        raise ValueError(
+            f"{type(model).__name__} has no attention that goes through transformers' "
+            "AttentionInterface, so it cannot be converted."
+        )
+    if any(isinstance(getattr(m, "ssa", None), SSAParameters) for m in modules):
+        raise ValueError(f"{type(model).__name__} uses SSA attention already.")
+    heads = [_number_of_heads(module) for module in modules]
+    settings: dict[str, Any] = {
+        "init": init,
+        "n_init": n_init,
+        "b_init": b_init,
+        "learn_n": learn_n,
+        "learn_b": learn_b,
+    }
+    register_ssa()
+    for module, num_heads in zip(modules, heads, strict=True):
+        device = next(module.parameters()).device
+        parameters = SSAParameters(num_heads, **settings, device=device)
+        module.ssa = parameters.train(module.training)
+    model.set_attn_implementation(_NAME)
+    model.config.ssa_attention = settings
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            part.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
+            part.register_forward_hook(_ask_no_more, with_kwargs=True, always_call=True)
+    return model
+
+
+def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any:
+    """Load a converted model that ``save_pretrained`` wrote, with its n and b.
+
+    Parameters
+    ----------
+    path : str or Path
+        Directory that ``save_pretrained`` wrote.
+    model_class : type or None, default=None
+        A transformers model class; None takes the one that was saved.
+    **kwargs : dict
+        Passed to its ``from_pretrained``.
+
+    Returns
+    -------
+    PreTrainedModel
+
+    Raises
+    ------
+    ValueError
+        If the model was not converted, or n or b of an attention is missing.
+
+    Examples
+    --------
+    >>> from sdm_sklearn.attention.huggingface import load_ssa  # doctest: +SKIP
+    >>> model = load_ssa("my-ssa-model")  # doctest: +SKIP
+    """
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(path)
+    settings = getattr(config, "ssa_attention", None)
+    if settings is None:
+        raise ValueError(
+            f"The model in {str(path)!r} was not saved with SSA attention (its config "
+            "has no 'ssa_attention'). Load it with from_pretrained and convert it."
+        )
+    if model_class is None:
+        model_class = getattr(transformers, config.architectures[0])
+    model = model_class.from_pretrained(path, **kwargs)
+    convert_to_ssa(model, **settings)
+    saved = _saved_parameters(Path(path))
+    prefix = f"{model.base_model_prefix}."
+    for name, module in model.named_modules():
+        if not isinstance(module, SSAParameters):
+            continue
+        names = (name, prefix + name, name.removeprefix(prefix))
+        for key, target in module.state_dict(keep_vars=True).items():
+            found = [saved[f"{n}.{key}"] for n in names if f"{n}.{key}" in saved]
+            if not found:
+                raise ValueError(f"{str(path)!r} holds no value of '{name}.{key}'.")
+            with torch.no_grad():
+                target.copy_(found[0])
+    return model
+
+
+def _attention_modules(model: nn.Module) -> list[nn.Module]:
+    """Find the modules whose forward asks transformers' registry for its attention."""
+
+    def asks(module: nn.Module) -> bool:
+        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+        return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+    return [module for module in model.modules() if asks(module)]
+
+
+def _number_of_heads(module: nn.Module) -> int:
+    for owner in (module, getattr(module, "config", None)):
+        for name in ("num_heads", "n_heads", "num_attention_heads"):
+            if isinstance(getattr(owner, name, None), int):
+                return getattr(owner, name)
+    raise ValueError(f"{type(module).__name__} does not tell its number of heads.")
+
+
+def _saved_parameters(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of all SSAParameters from the safetensors files."""
+    from safetensors import safe_open
+
+    index = path / "model.safetensors.index.json"
+    files = ["model.safetensors"]
+    if index.exists():
+        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    saved = {}
+    for file in files:
+        with safe_open(path / file, framework="pt") as tensors:
+            for key in tensors.keys():  # noqa: SIM118 (not a dict)
+                if key.endswith((".ssa.rho_n", ".ssa.rho_b")):
+                    saved[key] = tensors.get_tensor(key)
+    return saved
+
+
+# Not all models hand `output_attentions` down to their attention modules.
+def _ask_for_weights(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    if kwargs.get("output_attentions"):
+        _set_return_weights(model, True)
+
+
+def _ask_no_more(
+    model: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
+) -> None:
+    if kwargs.get("output_attentions"):
+        _set_return_weights(model, False)
+
+
+def _set_return_weights(model: nn.Module, value: bool) -> None:
+    for module in model.modules():
+        if isinstance(module, SSAParameters):
+            module.return_weights = value
+
+
+def _ssa_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    output_attentions: bool | None = False,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend as transformers' attention functions do: (B, H, L, D) to (B, L, H, D)."""
+    parameters = getattr(module, "ssa", None)
+    if not isinstance(parameters, SSAParameters):
+        raise RuntimeError(
+            f"{type(module).__name__} has no SSA parameters. Pass the model to "
+            "sdm_sklearn.attention.huggingface.convert_to_ssa (or load it with "
+            "load_ssa) instead of setting attn_implementation='ssa'."
+        )
+    if kwargs.get("s_aux") is not None:
+        raise ValueError("SSA attention does not support attention sinks ('s_aux').")
+    rows, columns = query.shape[2], key.shape[2]
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    is_causal = bool(is_causal) and attention_mask is None and rows > 1
+    if is_causal and columns > rows:
+        # A static cache while it is filled: what follows is empty.
+        key, value = key[:, :, :rows], value[:, :, :rows]
+        if position_bias is not None:
+            position_bias = position_bias[..., :rows]
+    if attention_mask is not None:
+        attention_mask = attention_mask[..., : key.shape[2]]
+    arguments: dict[str, Any] = {
+        "n": parameters.n,
+        "b": parameters.b,
+        "attn_mask": attention_mask,
+        "dropout_p": dropout,
+        "is_causal": is_causal,
+        "scale": scaling,
+        "enable_gqa": query.shape[1] != key.shape[1],
+        "score_bias": position_bias,
+    }
+    weights = None
+    if output_attentions or parameters.return_weights or softcap is not None:
+        output, weights = attention_and_weights(
+            query, key, value, softcap=softcap, **arguments
+        )
+    else:
+        output = ssa_attention(query, key, value, **arguments)
+    return output.transpose(1, 2).contiguous(), weights
