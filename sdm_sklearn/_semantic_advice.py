@@ -15,8 +15,9 @@ _LARGE, _CROWD = 1000, 0.05
 _ROWS_PER_CLASS = 5
 # Lists are looked up in vain this often by chance, not by a mistake.
 _SILENT = 0.5
-# Neighbours thin out towards the cut by steps of a spacing; this many are no step.
-_STEPS = 10
+# Sorted similarities of many neighbours come down to the threshold in small steps: a
+# last one of so many mean spacings says that rows were cut off above it.
+_MANY, _STEPS = 30, 10
 
 
 def _warn(message, stacklevel):
@@ -86,7 +87,7 @@ def warn_cut_kernel(kernel, output, geometry, threshold, stacklevel):
         return
     found = kernel.similarity[~kernel.is_label].max(axis=1)
     gap = 0.0
-    if len(kernel.token_ids) == output.shape[0] and len(found) > 2:
+    if len(kernel.token_ids) == output.shape[0] and len(found) >= _MANY:
         lowest = found.min()
         spacing = (np.median(found) - lowest) / len(found)
         gap = lowest - threshold - _STEPS * spacing
@@ -94,8 +95,8 @@ def warn_cut_kernel(kernel, output, geometry, threshold, stacklevel):
         _warn(
             f"output_embeddings holds only {output.shape[0]} tokens, those of one "
             f"geometry and threshold. With geometry={geometry!r} and "
-            f"similarity_threshold={threshold:g} others would vote, too: results are "
-            "not those of the whole matrix. Pass that, or a threshold no lower than "
+            f"similarity_threshold={threshold:g} others may have a vote, too, and are "
+            "missing. Pass the whole matrix, or a threshold no lower than "
             "the one the rows were chosen with.",
             stacklevel,
         )
