@@ -485,7 +485,6 @@ class SemanticSoftmaxCalibrator(
         ----------
         X : {array-like, CSR} of shape (n_samples, n_features) or list of dict
             Rows as `input` says. Hidden states need the logits of all tokens here.
-        It is an error if `output_embeddings` holds only some of them.
 
         Returns
         -------

@@ -197,7 +197,6 @@ def test_tags_tell_the_number_of_labels(labels, multi_class):
     assert SemanticSoftmaxCalibrator(5).__sklearn_tags__().classifier_tags.multi_class
 
 
-@pytest.mark.filterwarnings("ignore:.*No threshold certifies")
 def test_cross_validated_probabilities_need_coded_classes():
     X = np.tile([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], (6, 1))
     codes = np.tile([0, 1, 2], 6)

@@ -440,7 +440,6 @@ def estimators():
                 yield pytest.param(estimator, check, id=f"{name}-{classes}")
 
 
-@pytest.mark.filterwarnings("ignore:.*No threshold certifies")
 @pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API")
 @pytest.mark.parametrize(("estimator", "check"), list(estimators()))
 def test_estimator_checks(estimator, check):
@@ -466,7 +465,6 @@ def embedded(n=120, V=200, D=16, seed=0):
     return E, H, y
 
 
-@pytest.mark.filterwarnings("ignore:.*No threshold certifies")
 @pytest.mark.parametrize("form", ["hidden", "csr", "topk"])
 def test_grid_search_in_two_processes(form):
     E, H, y = embedded()
@@ -502,7 +500,6 @@ def test_grid_search_in_two_processes(form):
     assert search.best_estimator_.output_embeddings is E
 
 
-@pytest.mark.filterwarnings("ignore:.*No threshold certifies")
 def test_selective_prediction_through_a_pipeline():
     E, H, y = embedded(n=400)
     pipe = make_pipeline(
@@ -550,7 +547,6 @@ def test_deepcopy_of_a_fitted_calibrator_is_independent():
     np.testing.assert_array_equal(twin.predict_proba(H), cal.predict_proba(H))
 
 
-@pytest.mark.filterwarnings("ignore:.*No threshold certifies")
 def test_pickle_of_a_path_backed_calibrator_is_small(tmp_path):
     E, H, y = embedded(V=20_000, D=64)
     path = tmp_path / "E.npy"
