@@ -15,7 +15,8 @@ We use 1,000 comments of GoEmotions with the hidden states of a small model.
 # Who votes
 # ---------
 # The neighbours of a label are found in the model's own output embeddings. Nothing is
-# trained: `fit` without labels only builds this table.
+# trained: `fit` without labels only builds this table. Some neighbours are beginnings
+# of words, as the tokenizer cuts them.
 
 import warnings
 
@@ -55,10 +56,13 @@ for name, table in zero_shot.neighbors_.items():
     print(f"{name:9s} {len(table.tokens):3d} neighbours: {words}")
 
 # %%
-# A single row shows whose votes make up its probabilities.
+# A single row shows whose votes make up its probabilities. Here the model would rather
+# say "frustration", which is a vote for anger; the label words alone say sadness.
 
-shown = int(np.flatnonzero(emotions.target == "sadness")[3])
+shown = 278
 print(emotions.texts[shown])
+print(f"truth: {emotions.target[shown]}")
+print(f"prediction: {zero_shot.predict(emotions.data[[shown]])[0]}")
 for token, name, share in zero_shot.top_voters(emotions.data[[shown]], n_voters=6)[0]:
     print(f"{token!r:16} votes for {name:9s} {share:.2f}")
 
@@ -76,6 +80,7 @@ with warnings.catch_warnings():
     # Without neighbours, fit says that this is constrained softmax. It is meant so.
     warnings.simplefilter("ignore", UserWarning)
     constrained = calibrator(similarity_threshold=1.0).fit(X_fit)
+print(f"label words alone: {constrained.predict(emotions.data[[shown]])[0]}")
 models = {
     "constrained softmax": constrained,
     "with neighbours": zero_shot,
@@ -98,9 +103,12 @@ for name, proba in probabilities.items():
     )
 
 # %%
-# The neighbours raise the AUROC a little, the class shares mend most of the
-# calibration. Five hundred labels are better spent on a classifier that sees the whole
-# hidden state.
+# The neighbours raise the AUROC and lower the log loss a little, while rows that they
+# mend and rows that they spoil balance in the accuracy. The class shares mend most of
+# the calibration. Five hundred labels are better spent on a classifier that sees the
+# whole hidden state.
+#
+# The figure compares the first three rules; a point is a sixth of the comments.
 
 fig, ax = plt.subplots(figsize=(5, 5))
 for name in ("constrained softmax", "with neighbours", "and class shares"):
@@ -121,10 +129,11 @@ ax.legend(loc="upper left")
 fig.tight_layout()
 
 # %%
-# Answer only where it is safe
-# ----------------------------
-# With labels, a threshold is certified: at 95 % confidence, at least 60 % of the
-# accepted comments are answered correctly. All others are rejected.
+# Answer only where it is likely to be right
+# ------------------------------------------
+# With labels, a threshold is sought at which, by a bound with 95 % confidence, 60 % of
+# the accepted comments are answered correctly. All others are rejected. The bound holds
+# for comments drawn like the labelled ones, and not in every draw.
 
 labels, accepted = models["and 500 labels"].predict_selective(X_test, return_mask=True)
 print(f"accepted {accepted.mean():.0%} of the comments")

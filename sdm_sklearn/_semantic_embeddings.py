@@ -1,5 +1,6 @@
 """A language model's output layer: rows of E, similarities of tokens, logits."""
 
+import os
 from collections.abc import Mapping
 from os import PathLike
 
@@ -21,8 +22,9 @@ class OutputEmbeddings:
     ----------
     weight : array-like of shape (n_tokens, n_features), str, path, or object
         The matrix E: an array or tensor of any real dtype, the path of a `.npy` file
-        (opened as a memory map, so a pickled holder stays small), or an object with a
-        `weight` and perhaps a `bias`, such as `model.lm_head`.
+        (opened as a memory map, so a pickled holder stays small; kept as an absolute
+        path and needed to predict), or an object with a `weight` and perhaps a `bias`,
+        such as `model.lm_head`.
 
     bias : array-like of shape (n_tokens,), default=None
         Added to E h. None stands for `weight.bias` where there is one, else for 0.
@@ -40,10 +42,14 @@ class OutputEmbeddings:
     moments : tuple of (mean, covariance), default=None
         Mean (n_features,) and covariance (n_features, n_features) of the rows of the
         whole E, for a `weight` that holds only the rows in use, as `rows` and
-        `moments` of another holder give them. None computes both from `weight`.
+        `moments` of another holder give them. None computes both from `weight`. What
+        needs the logits of all tokens is refused then.
 
     Attributes
     ----------
+    partial : bool
+        Whether `weight` holds only some rows of E, as `moments` say.
+
     shape : tuple of int
         Number of tokens and width of E.
 
@@ -81,7 +87,7 @@ class OutputEmbeddings:
             raise ValueError(
                 f"logit_scale must be a positive number. Got {logit_scale!r} instead."
             )
-        if softcap is not None and not softcap > 0:
+        if softcap is not None and not 0 < softcap < np.inf:
             raise ValueError(
                 f"softcap must be a positive number or None. Got {softcap!r} instead."
             )
@@ -89,10 +95,10 @@ class OutputEmbeddings:
         if hasattr(weight, "weight"):
             bias = getattr(weight, "bias", None) if bias is None else bias
             weight = weight.weight
-        self._source = weight if self._is_path else _as_matrix(weight)
+        self._source = os.path.abspath(weight) if self._is_path else _as_matrix(weight)
         matrix = self._matrix()
         self.shape, self.dtype = matrix.shape, matrix.dtype
-        self.bias = None if bias is None else _as_numpy(bias).astype(np.float64)
+        self.bias = None if bias is None else as_numpy(bias).astype(np.float64)
         if self.bias is not None and self.bias.shape != self.shape[:1]:
             raise ValueError(
                 f"bias must have one value for each of the {self.shape[0]} tokens. "
@@ -100,9 +106,17 @@ class OutputEmbeddings:
             )
         self.logit_scale = logit_scale
         self.softcap = softcap
-        self.exclude = np.unique(np.asarray(exclude, dtype=np.int64))
+        self._refuse_infinite_bias()
+        exclude = np.asarray(exclude)
+        if exclude.size and exclude.dtype.kind not in "iu":
+            raise ValueError(
+                "exclude must hold token ids, which are integers; of a mask pass "
+                f"numpy.flatnonzero(mask). Got dtype {exclude.dtype} instead."
+            )
+        self.exclude = np.unique(exclude.astype(np.int64))
         refuse_outside_ids(self.exclude, self.shape[0], "exclude")
         self._moments = None if moments is None else self._check_moments(*moments)
+        self.partial = moments is not None
         self._computed: dict[str, tuple] = {}
 
     def _check_moments(self, mean, covariance):
@@ -114,12 +128,20 @@ class OutputEmbeddings:
                 f"moments must be a mean ({width},) and a covariance ({width}, "
                 f"{width}). Got shapes {mean.shape} and {covariance.shape} instead."
             )
+        if not np.isfinite(mean).all() or not np.isfinite(covariance).all():
+            raise ValueError("moments hold NaN or infinite values.")
         return mean, covariance
 
+    def _refuse_infinite_bias(self):
+        if self.bias is not None and not np.isfinite(self.bias).all():
+            ids = np.flatnonzero(~np.isfinite(self.bias))[:10]
+            raise ValueError(
+                f"bias must be finite, but is not for the token id(s) {ids.tolist()}: "
+                "name tokens that never vote with exclude."
+            )
+
     def _matrix(self):
-        if not self._is_path:
-            return self._source
-        return _as_matrix(np.load(self._source, mmap_mode="r", allow_pickle=False))
+        return _open_matrix(self._source) if self._is_path else self._source
 
     def __repr__(self):
         parts = [f"{self.shape[0]} x {self.shape[1]}", str(self.dtype)]
@@ -244,9 +266,14 @@ def _used_tokens(output):
     used = np.ones(output.shape[0], dtype=bool)
     used[output.exclude] = False
     for start, rows in _blocks(output):
-        if not np.isfinite(rows).all():
-            raise ValueError("output_embeddings holds NaN or infinite values.")
-        used[start : start + len(rows)] &= rows.any(axis=1)
+        here = used[start : start + len(rows)]
+        bad = here & ~np.isfinite(rows).all(axis=1)
+        if bad.any():
+            raise ValueError(
+                "output_embeddings holds NaN or infinite values, first for the token "
+                f"id {start + int(np.argmax(bad))}."
+            )
+        here &= rows.any(axis=1)
     if not used.any():
         raise ValueError("output_embeddings has no row that is neither 0 nor excluded.")
     return used
@@ -286,16 +313,21 @@ def _fit_geometry(output, geometry):
 
 
 class Summary:
-    """Stand-in whose repr says what the output embeddings are, not what they hold."""
+    """Stand-in for a large parameter whose repr says what it is, not what it holds."""
 
-    def __init__(self, embeddings):
-        try:
-            self._text = repr(as_output_embeddings(embeddings))
-        except (TypeError, ValueError, OSError):
-            self._text = f"<{type(embeddings).__name__}>"
+    def __init__(self, text):
+        self._text = text
 
     def __repr__(self):
         return self._text
+
+
+def describe_embeddings(embeddings):
+    """Return a short text for the repr of output embeddings of any kind."""
+    try:
+        return repr(as_output_embeddings(embeddings))
+    except (TypeError, ValueError, OSError):
+        return f"<{type(embeddings).__name__}>"
 
 
 def as_output_embeddings(embeddings):
@@ -315,6 +347,22 @@ def refuse_outside_ids(ids, n_tokens, name):
         )
 
 
+def refuse_part(embeddings, form, what):
+    """Raise if `what` needs all tokens and the embeddings hold only some.
+
+    Probabilities are shares of the whole even then, but the K best among some tokens
+    are not the K best of all. Lists hold what the model says, whatever E holds.
+    """
+    partial = isinstance(embeddings, OutputEmbeddings) and embeddings.partial
+    shares = form in ("logprobs", "proba") and what != "top_k"
+    if partial and form != "topk" and not shares:
+        raise ValueError(
+            f"{what} needs the whole vocabulary, but output_embeddings was made with "
+            f"moments and holds only {embeddings.shape[0]} of its tokens: pass the "
+            "output embeddings of all tokens, without moments."
+        )
+
+
 def read_from_hidden(hidden, output, token_ids, top_k, total):
     """Read tokens' logits and what needs the whole vocabulary, block by block.
 
@@ -329,8 +377,8 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
     Returns
     -------
     logits : ndarray of shape (n, n_required)
-    smallest : ndarray of shape (n,) or None
-        The `top_k`-th largest logit of each row.
+    best : ndarray of shape (n, top_k) or None
+        The `top_k` largest logits of each row, in any order.
     total : ndarray of shape (n,) or None
         Log of the softmax normaliser.
     """
@@ -352,11 +400,11 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
                 best = np.partition(best, -top_k, axis=1)[:, -top_k:]
         if total:
             log_total = np.logaddexp(log_total, logsumexp(block, axis=1))
-    smallest = None if top_k is None else best.min(axis=1)
-    return logits, smallest, log_total if total else None
+    return logits, None if top_k is None else best, log_total if total else None
 
 
-def _as_numpy(values):
+def as_numpy(values):
+    """Return an array, also of a torch tensor of any precision on any device."""
     if hasattr(values, "detach"):  # a torch tensor, without importing torch
         values = values.detach().cpu()
         try:
@@ -366,8 +414,27 @@ def _as_numpy(values):
     return np.asarray(values)
 
 
+def _open_matrix(path):
+    try:
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"output_embeddings is a path, but there is no file {path!r}: put the "
+            "file there, or call set_params(output_embeddings=...) with the place "
+            "where it is now."
+        ) from error
+    except (ValueError, EOFError):
+        matrix = None
+    if not isinstance(matrix, np.ndarray):
+        raise ValueError(
+            f"output_embeddings is the path {path!r}, which is no .npy file of a "
+            "matrix: write it with numpy.save."
+        )
+    return _as_matrix(matrix)
+
+
 def _as_matrix(weight):
-    matrix = None if isinstance(weight, Mapping) else _as_numpy(weight)
+    matrix = None if isinstance(weight, Mapping) else as_numpy(weight)
     if matrix is None or matrix.dtype.kind not in "fiu" or matrix.ndim != 2:
         shape = "" if matrix is None else f" of shape {matrix.shape}"
         raise TypeError(

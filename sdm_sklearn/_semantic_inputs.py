@@ -1,5 +1,6 @@
 """Reading next-token distributions: hidden states, logits, probabilities, lists."""
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import NamedTuple
@@ -14,12 +15,17 @@ from sdm_sklearn._semantic_embeddings import (
     thin_head,
 )
 
-# A server's mark for "not among the listed": -100, -9999 and -inf all mean it, and a
-# real log-probability never gets there.
-UNLISTED = -100.0
+# Servers' marks for "not among the listed". Other values are what they say.
+UNLISTED = (-np.inf, -100.0, -9999.0)
 # Doubles in one working block of rows: 4 MB.
 _BLOCK = 2**19
-_SLACK = 1e-6
+# Half-precision probabilities of a large vocabulary are off by 1e-3 in all, their
+# logarithms by more.
+_SLACK, _MOST = 0.01, 1.1
+_TOP_LOGPROBS = (
+    "one record is the list of a single position, such as "
+    "response.choices[0].logprobs.content[0].top_logprobs, and a row of X"
+)
 
 
 class Reading(NamedTuple):
@@ -36,6 +42,9 @@ class Reading(NamedTuple):
     smallest : ndarray of shape (n,) or None
         Smallest listed value of each row; None if nothing is cut off.
 
+    listed_total : ndarray of shape (n,) or None
+        Log of the sum over all listed tokens; None if nothing is cut off.
+
     total : ndarray of shape (n,) or None
         Log of the sum over the whole vocabulary, where asked for.
     """
@@ -43,6 +52,7 @@ class Reading(NamedTuple):
     logits: np.ndarray
     listed: np.ndarray | None
     smallest: np.ndarray | None
+    listed_total: np.ndarray | None
     total: np.ndarray | None
 
     def kept(self):
@@ -80,11 +90,16 @@ def read_top_logprobs(records):
     [{'No': -0.1, 'Yes': -2.5}]
     """
     rows = []
+    if not isinstance(records, list | tuple):
+        raise ValueError(
+            f"records must be a list of records. Got {reprlib.repr(records)} instead; "
+            f"{_TOP_LOGPROBS}."
+        )
     for number, record in enumerate(records):
         if not isinstance(record, list | tuple):
             raise ValueError(
                 f"Record {number} must be a list of entries with token and logprob. "
-                f"Got {record!r} instead."
+                f"Got {reprlib.repr(record)} instead; {_TOP_LOGPROBS}."
             )
         row: dict[str, float] = {}
         for entry in record:
@@ -93,10 +108,10 @@ def read_top_logprobs(records):
                     token, logprob = entry["token"], float(entry["logprob"])
                 else:
                     token, logprob = entry.token, float(entry.logprob)
-            except (KeyError, AttributeError, TypeError) as error:
+            except (KeyError, AttributeError, TypeError, ValueError) as error:
                 raise ValueError(
-                    f"Record {number} holds {entry!r}, which has no token and logprob: "
-                    "pass one position's top_logprobs for each row."
+                    f"Record {number} holds {reprlib.repr(entry)}, which has no token "
+                    f"and logprob; {_TOP_LOGPROBS}."
                 ) from error
             if token in row:
                 logprob = float(np.logaddexp(row[token], logprob))
@@ -154,7 +169,13 @@ def check_values(X, form):
             empty = "has no finite log-probability: every token is -inf"
             _refuse_rows(np.isneginf(top), start, empty, form)
             above = "holds a log-probability above 0; for logits pass input='logits'"
+            if top.max() <= 1 + _SLACK and block.min() >= 0:  # no logits look so
+                above = "holds values from 0 to 1; for probabilities pass input='proba'"
             _refuse_rows(top > _SLACK, start, above, form)
+            sums = np.exp(np.minimum(block, 0)).sum(axis=1, dtype=np.float64)
+            above = "holds log-probabilities whose exponentials sum to more than 1; "
+            above += "for logits pass input='logits'"
+            _refuse_rows(sums > _MOST, start, above, form)
         else:
             below = "holds a probability below 0; for log-probabilities pass "
             below += "input='logprobs'"
@@ -180,8 +201,7 @@ def _check_sums(sums, start, form):
     _refuse_rows(sums <= 0, start, "has no probability above 0", form)
     above = "holds probabilities that sum to more than 1; for logits pass "
     above += "input='logits'"
-    # Half-precision probabilities of a large vocabulary are off by 1e-3 in all.
-    _refuse_rows(sums > 1.01, start, above, form)
+    _refuse_rows(sums > 1 + _SLACK, start, above, form)
 
 
 def _refuse_rows(bad, start, what, form):
@@ -209,7 +229,7 @@ def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterato
     if form == "topk":
 
         def read(block):
-            return _read_lists(block, column_of, len(token_ids), top_k, total)
+            return _read_lists(block, column_of, len(token_ids), top_k)
 
         width = 2 * len(token_ids)
     elif form == "hidden":
@@ -218,7 +238,7 @@ def read_rows(X, form, token_ids, *, output, column_of, top_k, total) -> Iterato
     elif sparse.issparse(X):
 
         def read(block):
-            return _read_csr(block, token_ids, top_k, total)
+            return _read_csr(block, token_ids, top_k)
 
         width = 2 * len(token_ids)
     else:
@@ -238,34 +258,39 @@ def _hidden_reader(token_ids, output, top_k, total):
     if top_k is not None or total:
 
         def read(block):
-            logits, smallest, log_total = read_from_hidden(
+            logits, best, log_total = read_from_hidden(
                 block.astype(np.float64), output, token_ids, top_k, total
             )
-            listed = None if smallest is None else logits >= smallest[:, None]
-            return Reading(logits, listed, smallest, log_total)
+            if best is None:
+                return Reading(logits, None, None, None, log_total)
+            smallest = best.min(axis=1)
+            listed = logits >= smallest[:, None]
+            listed_total = logsumexp(best, axis=1)
+            return Reading(logits, listed, smallest, listed_total, log_total)
 
     else:
         head = thin_head(output, token_ids)
 
         def read(block):
-            return Reading(head(block.astype(np.float64)), None, None, None)
+            return Reading(head(block.astype(np.float64)), *[None] * 4)
 
     return read
 
 
 def _read_dense(block, form, token_ids, top_k, total):
     values = block[:, token_ids]
-    listed = smallest = log_total = None
+    listed = smallest = listed_total = log_total = None
     if top_k is not None:
         # Compared as given: every token tied with the K-th is in, whatever its id.
-        smallest = np.partition(block, -top_k, axis=1)[:, -top_k]
-        listed = values >= smallest[:, None]
-        smallest = _as_log(smallest, form)
+        best = np.partition(block, -top_k, axis=1)[:, -top_k:]
+        listed = values >= best[:, :1]
+        best = _as_log(best, form)
+        smallest, listed_total = best[:, 0], logsumexp(best, axis=1)
     if total:
         log_total = np.zeros(len(block))
         if form == "logits":
             log_total = logsumexp(block.astype(np.float64), axis=1)
-    return Reading(_as_log(values, form), listed, smallest, log_total)
+    return Reading(_as_log(values, form), listed, smallest, listed_total, log_total)
 
 
 def _as_log(values, form):
@@ -276,19 +301,17 @@ def _as_log(values, form):
         return np.log(values, out=values)
 
 
-def _read_csr(block, token_ids, top_k, total):
+def _read_csr(block, token_ids, top_k):
     # What is not stored is unknown, not 0: such a matrix holds truncated lists.
     block = sparse.csr_array(block, dtype=np.float64, copy=True)
     block.sum_duplicates()
     block.eliminate_zeros()
     logits = _as_log(block[:, token_ids].toarray(), "proba")
     rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    smallest = _smallest_listed(rows, np.log(block.data), block.shape[0], top_k)
-    log_total = np.zeros(block.shape[0]) if total else None
-    return Reading(logits, _listed(logits, smallest), smallest, log_total)
+    return _cut(logits, rows, np.log(block.data), top_k)
 
 
-def _read_lists(rows, column_of, n_required, top_k, total):
+def _read_lists(rows, column_of, n_required, top_k):
     # Their values are log-probabilities by nature, as those of a dense "logprobs".
     lengths = [len(row) for row in rows]
     index = np.repeat(np.arange(len(rows)), lengths)
@@ -296,25 +319,44 @@ def _read_lists(rows, column_of, n_required, top_k, total):
     column = np.array(
         [column_of.get(key, -1) for row in rows for key in row], dtype=int
     )
-    known = values > UNLISTED
+    known = ~np.isin(values, UNLISTED)
+    _refuse_twice(rows, index[known & (column >= 0)], column[known & (column >= 0)])
     logits = np.full((len(rows), n_required), -np.inf)
     use = known & (column >= 0)
     np.logaddexp.at(logits, (index[use], column[use]), values[use])
-    smallest = _smallest_listed(index[known], values[known], len(rows), top_k)
-    log_total = np.zeros(len(rows)) if total else None
-    return Reading(logits, _listed(logits, smallest), smallest, log_total)
+    return _cut(logits, index[known], values[known], top_k)
 
 
-def _smallest_listed(rows, values, n_rows, top_k):
-    """Return each row's `top_k`-th largest value, its smallest if it has fewer."""
+def _refuse_twice(rows, index, column):
+    # Texts of one token are one key, so that a pair comes twice by id and by text only.
+    width = column.max(initial=0) + 1
+    place, count = np.unique(index * width + column, return_counts=True)
+    if (count > 1).any():
+        row = rows[place[np.argmax(count > 1)] // width]
+        raise ValueError(
+            f"The row {reprlib.repr(row)} of X names a token by its id and by its "
+            "text: list each token once."
+        )
+
+
+def _cut(logits, rows, values, top_k):
+    """Make a reading of lists that end with their `top_k`-th largest value.
+
+    `values` are all that the lists hold, as log-probabilities, and `rows` their rows.
+    """
     order = np.lexsort((-values, rows))
-    counts = np.bincount(rows, minlength=n_rows)
+    rows, values = rows[order], values[order]
+    counts = np.bincount(rows, minlength=len(logits))
+    first = np.cumsum(counts) - counts
     last = counts if top_k is None else np.minimum(counts, top_k)
-    return values[order][np.cumsum(counts) - counts + last - 1]
-
-
-def _listed(logits, smallest):
-    return (logits >= smallest[:, None]) & ~np.isneginf(logits)
+    smallest = values[first + last - 1]
+    inside = np.arange(len(values)) - first[rows] < last[rows]
+    with np.errstate(divide="ignore"):
+        listed_total = np.log(
+            np.bincount(rows[inside], np.exp(values[inside]), minlength=len(logits))
+        )
+    listed = (logits >= smallest[:, None]) & ~np.isneginf(logits)
+    return Reading(logits, listed, smallest, listed_total, np.zeros(len(logits)))
 
 
 def check_lists(rows):
@@ -355,12 +397,20 @@ def check_lists(rows):
         if (values > _SLACK).any():
             raise ValueError(
                 f"Row {number} of X holds the log-probability {values.max():g}, which "
-                "is above 0: pass log-probabilities, not logits or probabilities."
+                "is above 0: pass log-probabilities, not logits or probabilities (of "
+                "which the logarithm is needed)."
             )
-        if not (values > UNLISTED).any():
+        values = values[~np.isin(values, UNLISTED)]
+        if not len(values):
             raise ValueError(
                 f"Row {number} of X lists no token: ask the server for log-"
-                f"probabilities (values from {UNLISTED:g} down mean 'not listed')."
+                "probabilities (-100, -9999 and -inf mean 'not listed')."
+            )
+        total = np.exp(np.minimum(values, 0.0)).sum()
+        if total > _MOST:
+            raise ValueError(
+                f"Row {number} of X lists probabilities that sum to {total:.3g}, more "
+                "than 1: pass log-probabilities of one position, not logits."
             )
     return rows
 
@@ -369,8 +419,8 @@ def check_listed_ids(rows, n_tokens):
     """Raise if a list holds an id that is not in a vocabulary of `n_tokens`."""
     if n_tokens is None:  # only the labels are known
         return
-    ids = {key for row in rows for key in row if not isinstance(key, str)}
-    refuse_outside_ids(np.array(sorted(ids), dtype=np.int64), n_tokens, "X")
+    ids = {int(key) for row in rows for key in row if not isinstance(key, str)}
+    refuse_outside_ids(np.array(sorted(ids), dtype=object), n_tokens, "X")
 
 
 def _logprob(value):

@@ -1,15 +1,15 @@
 """Who votes for whom: the weights of supporting tokens and the sums of their votes."""
 
-import warnings
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import softmax
 
 # Below this a weight is rounding, not similarity.
-_ROUNDING = 1e-12
-# Two labels more alike than this take each other's votes, as antonyms do.
-_TOO_SIMILAR = 0.5
+_ROUNDING, _TIE = 1e-12, 1e-9
+# What a list leaves unsaid is at least this: single precision knows 1 no better.
+_REST_FLOOR = 1e-7
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Kernel:
     weight: np.ndarray
     own: np.ndarray
     voters: list
+
+    @cached_property
+    def is_label(self):
+        """Whether a token is one of the labels' own, (n_required,)."""
+        return self.own.any(axis=1)
 
     def log_votes(self, logits):
         """Return log sum_v exp(logit_v) w(v, l) for each row and label."""
@@ -107,7 +112,9 @@ def _weights(similarity, own, threshold, vote):
     weight = np.maximum(similarity - threshold, 0.0) / (span if span > 0 else 1.0)
     weight[weight < _ROUNDING] = 0.0
     if vote == "exclusive":
-        nearest = similarity == similarity.max(axis=1, keepdims=True)
+        # Labels as near as the nearest share the vote: rounding, and with it the order
+        # of the vocabulary, must not choose between them.
+        nearest = similarity >= similarity.max(axis=1, keepdims=True) - _TIE
         weight = np.where(nearest, weight, 0.0)
         weight[own.any(axis=1)] = 0.0
     weight[own] = 1.0
@@ -147,7 +154,7 @@ def neighbor_table(kernel, label, texts):
     -------
     table : dict of str to ndarray
     """
-    weight = np.where(kernel.own.any(axis=1), 0.0, kernel.weight[:, label])
+    weight = np.where(kernel.is_label, 0.0, kernel.weight[:, label])
     order = np.argsort(-weight, kind="stable")[: np.count_nonzero(weight)]
     ids = kernel.token_ids[order]
     return {
@@ -196,7 +203,7 @@ def columns_by_key(kernel, texts):
     column_of = {int(i): c for c, i in enumerate(kernel.token_ids)}
     if texts is None:
         return column_of
-    own = kernel.own.any(axis=1)
+    own = kernel.is_label
     for column in np.lexsort((-kernel.weight.max(axis=1), ~own)):
         text = texts[kernel.token_ids[column]]
         first = column_of.setdefault(text, int(column))
@@ -209,31 +216,6 @@ def columns_by_key(kernel, texts):
                 "texts cannot tell them apart. Let the prompt use other words."
             )
     return column_of
-
-
-def warn_weak_kernel(neighbors, similarity):
-    lonely = [name for name, table in neighbors.items() if not len(table.token_ids)]
-    if lonely:
-        warnings.warn(
-            f"{len(lonely)} of {len(neighbors)} labels have no neighbour "
-            f"({lonely[:10]!r}): for them this equals constrained softmax. Try "
-            "geometry='whitened', a lower similarity_threshold, or a label word that "
-            "has synonyms.",
-            UserWarning,
-            stacklevel=5,
-        )
-    names = list(neighbors)
-    pairs = np.argwhere(np.triu(similarity > _TOO_SIMILAR, k=1))
-    if len(pairs):
-        named = [(names[a], names[b], float(similarity[a, b])) for a, b in pairs[:5]]
-        shown = ", ".join(f"{a!r} and {b!r} ({s:.2f})" for a, b, s in named)
-        warnings.warn(
-            f"{len(pairs)} pair(s) of labels are more similar than {_TOO_SIMILAR}: "
-            f"{shown}. Neighbours may vote for the wrong one, as with antonyms. Try "
-            "geometry='whitened', a higher similarity_threshold, or other label words.",
-            UserWarning,
-            stacklevel=5,
-        )
 
 
 def aggregate(kernel, reading, missing, fallback):
@@ -251,17 +233,39 @@ def aggregate(kernel, reading, missing, fallback):
     scores : ndarray of shape (n, n_labels)
     voteless : ndarray of shape (n,), dtype=bool
         Rows without any vote, scored by the fallback.
+    silent : ndarray of shape (n,), dtype=bool
+        Rows without any token that could vote: nothing is known of any label.
     """
     scores = kernel.log_votes(reading.kept())
     voteless = np.isneginf(scores).all(axis=1)
+    silent = voteless.copy()
+    silent[voteless] = np.isneginf(reading.logits[voteless]).all(axis=1)
+    unheard = None
     if reading.listed is not None and missing == "half_min":
-        absent = ~(reading.listed @ kernel.own)
-        half = np.where(absent, reading.smallest[:, None] - np.log(2.0), -np.inf)
-        scores = np.logaddexp(scores, half)
+        unheard = _missing_votes(kernel, reading)
+        scores = np.logaddexp(scores, unheard)
     if voteless.any():
         spare = np.zeros((np.count_nonzero(voteless), scores.shape[1]))
         if fallback != "uniform":
             own = kernel.log_own(reading.logits[voteless])
+            if unheard is not None:
+                # Labels beyond the list have less than those in it.
+                known = np.where(np.isneginf(own), np.inf, own).min(axis=1)
+                bound = np.minimum(unheard[voteless], known[:, None] - np.log(2.0))
+                own = np.where(np.isneginf(own) & (known < np.inf)[:, None], bound, own)
             spare = np.where(np.isneginf(own).all(axis=1, keepdims=True), spare, own)
         scores[voteless] = spare
-    return scores, voteless
+    return scores, voteless, silent
+
+
+def _missing_votes(kernel, reading):
+    """Return what labels without a listed token count, as logs; -inf for the others.
+
+    Half of the smallest listed value, but together never more than the list leaves:
+    after "yes" with .999 there is .001 for "no", not .4995.
+    """
+    absent = ~(reading.listed @ kernel.own)
+    rest = -np.expm1(np.minimum(reading.listed_total - reading.total, 0.0))
+    share = np.log(np.maximum(rest, _REST_FLOOR) / np.maximum(absent.sum(axis=1), 1))
+    vote = np.minimum(reading.smallest - np.log(2.0), share + reading.total)
+    return np.where(absent, vote[:, None], -np.inf)

@@ -2,7 +2,7 @@
 
 import reprlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 
 import numpy as np
@@ -49,11 +49,25 @@ def find_label_tokens(labels, vocabulary):
     >>> find_label_tokens(["joy", "fear"], ["Ġjoy", "Joy", "Ġof", "Ġfear", "ear"])
     {'joy': [0, 1], 'fear': [3]}
     """
-    if isinstance(labels, str) or not labels:
+    if hasattr(labels, "to_dict"):  # a pandas Series: its index names classes
+        labels = labels.to_dict()
+    elif isinstance(labels, np.ndarray):
+        labels = labels.ravel().tolist()
+    if not isinstance(labels, Mapping | list | tuple) or not labels:
         raise ValueError(
-            f"labels must be a list or dict of words. Got {labels!r} instead."
+            "labels must be a list or dict of words. Got "
+            f"{reprlib.repr(labels)} instead."
         )
-    words = labels if isinstance(labels, Mapping) else {word: word for word in labels}
+    words: Mapping = {}
+    if isinstance(labels, Mapping):
+        words = labels
+    else:
+        twice = [word for word, count in Counter(labels).items() if count > 1]
+        if twice:
+            raise ValueError(
+                f"labels must differ, but {twice[:10]!r} come more than once."
+            )
+        words = {word: word for word in labels}
     ids_of: dict[str, list[int]] = {}
     for token_id, text in enumerate(read_vocabulary(vocabulary)):
         ids_of.setdefault(text, []).append(token_id)
@@ -65,8 +79,16 @@ def find_label_tokens(labels, vocabulary):
         found[name] = sorted(i for text in texts for i in ids_of.get(text, ()))
     missing = [name for name, ids in found.items() if not ids]
     if missing:
+        if len(words) > len(ids_of):
+            raise ValueError(
+                f"Got {len(words)} labels and a vocabulary of {len(ids_of)} token(s): "
+                "are the arguments swapped? Call find_label_tokens(labels, vocabulary)."
+            )
+        shown = repr(missing[:10])
+        if len(missing) > 10:
+            shown = f"{shown[:-1]}, ... {len(missing)} in all]"
         raise ValueError(
-            f"No single-token form of the label(s) {missing!r} is in the vocabulary. "
+            f"No single-token form of the label(s) {shown} is in the vocabulary. "
             "Let the prompt ask for another word, for example a shorter synonym or a "
             "letter that stands for the label, and pass {class: that word}."
         )
@@ -77,7 +99,7 @@ def find_label_tokens(labels, vocabulary):
 def _surface_forms(word):
     bare = word.strip() if isinstance(word, str) else ""
     if not bare:
-        raise ValueError(f"A label needs a word. Got {word!r} instead.")
+        raise ValueError(f"A label needs a word. Got {reprlib.repr(word)} instead.")
     cases = (bare, bare.lower(), bare.capitalize(), bare.upper())
     return {space + case for case in cases for space in ("", " ")}
 
@@ -115,7 +137,9 @@ def read_vocabulary(vocabulary):
             texts = [""] * (max(vocabulary.values(), default=-1) + 1)
             for text, token_id in vocabulary.items():
                 texts[token_id] = text
-    elif not isinstance(vocabulary, str) and hasattr(vocabulary, "__iter__"):
+    elif not isinstance(vocabulary, str) and (
+        isinstance(vocabulary, Sequence) or hasattr(vocabulary, "tolist")
+    ):
         texts = list(vocabulary)
     if not texts or not all(isinstance(text, str) for text in texts):
         raise ValueError(
@@ -125,10 +149,18 @@ def read_vocabulary(vocabulary):
         )
     marks = Counter(t[:1] for t in texts)
     mark = max(_WORD_MARKS, key=lambda m: marks[m])
+    if not marks[mark]:  # plain words
+        return texts
     if mark == "Ġ":
         byte_of = _byte_of_symbol()
         return [_decode_bytes(t, byte_of) for t in texts]
     return [t.replace("▁", " ") for t in texts] if mark == "▁" else texts
+
+
+def describe_vocabulary(vocabulary):
+    """Return a short text for the repr of a vocabulary of any kind."""
+    size = f" of {len(vocabulary)} tokens" if hasattr(vocabulary, "__len__") else ""
+    return f"<{type(vocabulary).__name__}{size}>"
 
 
 def _byte_of_symbol():
@@ -168,6 +200,8 @@ def resolve_labels(label_token_ids, classes):
                 f"{name} must have an order, which a set has not: pass a list or, for "
                 "label_token_ids, a dict of class to token ids."
             )
+    if hasattr(label_token_ids, "to_dict"):  # a pandas Series: its index names classes
+        label_token_ids = label_token_ids.to_dict()
     if isinstance(label_token_ids, Mapping):
         if classes is not None:
             raise ValueError(
@@ -205,11 +239,11 @@ def _class_array(names):
     if not (all(strings) or all(numbers)):
         raise ValueError(
             "The classes must be all strings or all numbers, none of them NaN. Got "
-            f"{plain!r} instead."
+            f"{reprlib.repr(plain)} instead."
         )
     array = np.asarray(plain)
     if len(np.unique(array)) < len(array):
-        raise ValueError(f"The classes must differ. Got {plain!r} instead.")
+        raise ValueError(f"The classes must differ. Got {reprlib.repr(plain)} instead.")
     return array
 
 
@@ -220,15 +254,26 @@ def _token_ids(name, group):
     except TypeError:
         ids = [ids]
     whole = [
-        isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in ids
+        isinstance(i, Integral)
+        and not isinstance(i, bool | np.bool_)
+        and abs(int(i)) < 2**63
+        for i in ids
     ]
     if not ids or isinstance(group, str) or not all(whole):
         raise ValueError(
             f"label_token_ids must give one or more integer token ids for each label. "
-            f"Got {group!r} for the label {name!r} instead; find_label_tokens turns "
-            "words into ids."
+            f"Got {reprlib.repr(group)} for the label {name!r} instead; "
+            "find_label_tokens turns words into ids."
         )
     return np.unique(np.asarray(ids, dtype=np.int64))
+
+
+def refuse_bools(estimator, names):
+    """Raise if a parameter that is a number is True or False."""
+    for name in names:
+        value = getattr(estimator, name)
+        if isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name} must be a number. Got {value!r} instead.")
 
 
 def encode_labels(X, y, classes):
@@ -246,6 +291,11 @@ def encode_labels(X, y, classes):
     """
     y = column_or_1d(y, warn=True)
     check_consistent_length(X, y)
+    if y.dtype == object and None in y.tolist():
+        raise ValueError(
+            f"y holds None, first in row {y.tolist().index(None)}: leave out the rows "
+            "without a label."
+        )
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
     kind = type_of_target(y)
@@ -269,4 +319,10 @@ def encode_labels(X, y, classes):
                 "for it, name the classes so and encode y yourself."
             )
         raise ValueError(message)
+    if len(set(labels)) < 2:
+        raise ValueError(
+            f"y holds one class only, {labels[0]!r}: calibration needs rows of at "
+            f"least two of the classes {classes.tolist()!r}. Leave y out for zero-shot "
+            "use."
+        )
     return np.array([code_of[label] for label in labels], dtype=np.intp)

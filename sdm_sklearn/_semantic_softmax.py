@@ -1,8 +1,9 @@
 """Zero-shot label probabilities that count the votes of the labels' neighbours."""
 
 import copy
-import warnings
+import os
 from numbers import Integral, Real
+from os import PathLike
 
 import numpy as np
 from scipy import sparse
@@ -17,19 +18,34 @@ from sdm_sklearn._selective import (
     check_alpha,
     resolve_reject_label,
 )
+from sdm_sklearn._semantic_advice import (
+    warn_absent_classes,
+    warn_chance_votes,
+    warn_cut_kernel,
+    warn_few_rows,
+    warn_no_labels,
+    warn_silent_rows,
+    warn_uncertified,
+    warn_weak_kernel,
+)
 from sdm_sklearn._semantic_calibration import (
-    LOG_FLOOR,
+    SLACK,
+    bounded_log_softmax,
     certified_threshold,
     check_prior,
     choose_scaling,
     fit_scaling,
+    held_out_proba,
     match_prior,
-    warn_uncertified,
 )
 from sdm_sklearn._semantic_embeddings import (
+    OutputEmbeddings,
     Summary,
+    as_numpy,
     as_output_embeddings,
+    describe_embeddings,
     refuse_outside_ids,
+    refuse_part,
     similarities,
 )
 from sdm_sklearn._semantic_inputs import (
@@ -47,13 +63,27 @@ from sdm_sklearn._semantic_kernel import (
     largest_votes,
     neighbor_table,
     token_names,
-    warn_weak_kernel,
 )
-from sdm_sklearn._semantic_labels import encode_labels, read_vocabulary, resolve_labels
+from sdm_sklearn._semantic_labels import (
+    describe_vocabulary,
+    encode_labels,
+    read_vocabulary,
+    refuse_bools,
+    resolve_labels,
+)
 
+_STATE = (
+    "_kernel",
+    "_n_tokens",
+    "_token_names",
+    "_column_of",
+    "_identity",
+    "_evidence",
+    "_fitted_alpha",
+    "_holder",
+    "_path",
+)
 _SMALLEST = np.finfo(np.float64).tiny
-# A fit row on the threshold must not fall below it by rounding.
-_SLACK = 1e-12
 
 
 class SemanticSoftmaxCalibrator(
@@ -102,7 +132,9 @@ class SemanticSoftmaxCalibrator(
         removed, or as it is.
 
     similarity_threshold : float, default=0.2
-        Cosine up to which a token has no vote (the paper's tau), between -1 and 1.
+        Cosine up to which a token has no vote (the paper's tau), between -1 and 1. The
+        default suits widths of some hundreds; cosines of unrelated tokens reach about
+        3 / sqrt(width).
 
     top_k : int, default=None
         Count only the `top_k` most probable tokens of a row (the paper's K), with all
@@ -114,7 +146,8 @@ class SemanticSoftmaxCalibrator(
 
     missing : {"half_min", "zero"}, default="half_min"
         What a label none of whose tokens is in a truncated list counts: half of the
-        smallest listed probability, or 0 as published.
+        smallest listed probability, or 0 as published. All such labels together count
+        no more than the probability that the list leaves.
 
     fallback : {"constrained", "uniform", "reject"}, default="constrained"
         Rows without any vote get the constrained softmax, uniform probabilities, or
@@ -122,7 +155,8 @@ class SemanticSoftmaxCalibrator(
 
     prior : "uniform", array-like of shape (n_classes,) or dict, default=None
         Class shares that the mean prediction on the rows given to `fit` is made to
-        match. An array goes with sorted classes, a dict with any. Wrong shares hurt:
+        match. An array goes with sorted classes, a dict or a pandas Series with any.
+        Wrong shares hurt:
         "uniform" is right only where the classes really are as frequent.
 
     calibration : {"auto", "temperature", "bcts"} or None, default="auto"
@@ -131,12 +165,12 @@ class SemanticSoftmaxCalibrator(
 
     alpha : float, default=0.95
         Accuracy that `predict_selective` is to hold among accepted rows, strictly
-        between 1/2 and 1.
+        between 1/2 and 1. It is read by `fit`; `predict_selective` takes another one.
 
     min_captured_mass : float, default=None
         `predict_selective` also rejects rows with less `captured_mass` than this.
 
-    reject_label : "auto", scalar or None, default="auto"
+    reject_label : "auto" or scalar, default="auto"
         Label of a rejected row. "auto" is "rejected" for strings and the smaller of -1
         and the smallest class minus 1 for numbers.
 
@@ -147,8 +181,9 @@ class SemanticSoftmaxCalibrator(
 
     neighbors_ : dict of class to Bunch
         Each label's neighbours as arrays `token_ids`, `tokens`, `similarity` and
-        `weight`, the heaviest first. The label's own tokens are left out. Without a
-        vocabulary `tokens` are ids, too.
+        `weight`, the heaviest first. The label's own tokens are left out. Some are
+        beginnings of words (" horr" for "horror"). Without a vocabulary `tokens` are
+        ids, too.
 
     label_similarity_ : ndarray of shape (n_classes, n_classes) or None
         Similarity of the labels' nearest tokens; None without output embeddings.
@@ -167,10 +202,11 @@ class SemanticSoftmaxCalibrator(
         Biases learnt from y; 0 without.
 
     threshold_ : float
-        Probability from which `alpha` is certified, inf if the data cannot certify it;
-        without y `alpha` itself, which promises nothing.
+        Probability from which `alpha` is certified, inf if the data cannot certify it,
+        of which `predict_selective` warns; without y `alpha` itself, which promises
+        nothing.
 
-    reject_label_ : scalar or None
+    reject_label_ : scalar
         The reject label in use.
 
     n_features_in_ : int
@@ -279,8 +315,9 @@ class SemanticSoftmaxCalibrator(
     def published(cls, label_token_ids, output_embeddings, **params):
         """Make a calibrator with the published rule.
 
-        Raw cosines above 0.8, the 50 most probable tokens, shared votes, exact zeros
-        for labels without votes, no calibration [1]_.
+        Raw cosines above 0.8, the 50 most probable tokens, shared votes, nothing for
+        labels without votes (2.2e-308 in `predict_proba`, so that logarithms exist), no
+        calibration [1]_.
 
         Parameters
         ----------
@@ -342,7 +379,17 @@ class SemanticSoftmaxCalibrator(
         ValueError
             If labels, embeddings, rows or parameters do not fit together.
         """
+        self._forget()
+        try:
+            return self._fit(X, y)
+        except BaseException:
+            # Nothing half-fitted may look fitted.
+            self._forget()
+            raise
+
+    def _fit(self, X, y):
         alpha = check_alpha(self.alpha)
+        refuse_bools(self, ("top_k", "similarity_threshold", "min_captured_mass"))
         self.classes_, label_ids, in_order = resolve_labels(
             self.label_token_ids, self.classes
         )
@@ -357,25 +404,28 @@ class SemanticSoftmaxCalibrator(
         self.prior_bias_ = np.zeros(len(self.classes_))
         self.bias_ = np.zeros(len(self.classes_))
         self.temperature_ = 1.0
-        if prior is not None or codes is not None:
-            scores, voteless = self._scores(X)
-            log_proba = np.maximum(_log_softmax(scores), LOG_FLOOR)
+        # Hidden states know all tokens: without prior and y nothing is read from them.
+        if prior is not None or codes is not None or self.input != "hidden":
+            scores, voteless, silent = self._scores(X)
+            self._warn_silent(silent, X, at_fit=True, stacklevel=5)
         if prior is not None:
-            self.prior_bias_ = match_prior(log_proba, prior)
+            warn_few_rows(len(scores), len(self.classes_), stacklevel=4)
+            self.prior_bias_ = match_prior(bounded_log_softmax(scores), prior)
         if scaling is not None:
-            moved = log_proba + self.prior_bias_
-            moved = _log_softmax(moved)
+            warn_absent_classes(codes, self.classes_, stacklevel=4)
+            moved = self._adjust(scores)
             self.temperature_, self.bias_ = fit_scaling(moved, codes, scaling == "bcts")
         self._evidence = None
-        self.threshold_ = alpha
+        self._fitted_alpha = self.threshold_ = alpha
         if codes is not None:
-            proba = _softmax(self._adjust(scores))
+            if scaling is None:
+                proba = _softmax(self._adjust(scores))
+            else:
+                proba = held_out_proba(moved, codes, scaling == "bcts")
             kept = self._gate(X, voteless)
             correct = proba.argmax(axis=1) == codes
             self._evidence = proba.max(axis=1)[kept], correct[kept]
             self.threshold_ = certified_threshold(*self._evidence, alpha)
-            if np.isinf(self.threshold_):
-                warn_uncertified(alpha, *self._evidence)
         return self
 
     def predict_proba(self, X):
@@ -389,10 +439,9 @@ class SemanticSoftmaxCalibrator(
         Returns
         -------
         proba : ndarray of shape (n_samples, n_classes), dtype=float64
-            Rows sum to 1; no probability is exactly 0.
+            Rows sum to 1. None is exactly 0: the least is 2.2e-308.
         """
-        proba = _softmax(self._adjusted_scores(X))
-        return np.maximum(proba, _SMALLEST, out=proba)
+        return _positive(_softmax(self._adjusted_scores(X)))
 
     def predict_log_proba(self, X):
         """Predict logarithms of class probabilities.
@@ -423,7 +472,7 @@ class SemanticSoftmaxCalibrator(
         labels : ndarray of shape (n_samples,)
             Predicted classes.
         """
-        codes = self.predict_proba(X).argmax(axis=1)
+        codes = _positive(_softmax(self._adjusted_scores(X))).argmax(axis=1)
         return self.classes_[codes]
 
     def captured_mass(self, X):
@@ -441,8 +490,14 @@ class SemanticSoftmaxCalibrator(
         -------
         mass : ndarray of shape (n_samples,)
             Between 0 and 1.
+
+        Raises
+        ------
+        ValueError
+            If only some tokens of the vocabulary are known.
         """
         check_is_fitted(self)
+        refuse_part(self.output_embeddings, self.input, "captured_mass")
         return self._mass(self._check_rows(X, reset=False))
 
     def top_voters(self, X, *, n_voters=10):
@@ -483,23 +538,33 @@ class SemanticSoftmaxCalibrator(
     def _decide(self, X, alpha):
         check_is_fitted(self)
         if self._evidence is None:
-            threshold = self.threshold_ if alpha is None else alpha
-            warnings.warn(
-                "fit saw no y: the probability is compared with alpha, which promises "
-                "no accuracy. Call fit(X, y) with labelled rows to certify a "
-                "threshold.",
-                UserWarning,
-                stacklevel=3,
-            )
-        else:
-            threshold = self.threshold_
-            if alpha is not None:
-                threshold = certified_threshold(*self._evidence, alpha)
+            warn_no_labels(stacklevel=3)
+        elif np.isinf(self._threshold_at(alpha)):
+            asked = self._fitted_alpha if alpha is None else alpha
+            warn_uncertified(asked, *self._evidence, stacklevel=3)
+        codes, accepted = self._decide_at(X, [alpha])
+        return codes, accepted[0]
+
+    def _decide_at(self, X, alphas):
+        check_is_fitted(self)
         X = self._check_rows(X, reset=False)
-        scores, voteless = self._scores(X)
+        scores, voteless, silent = self._scores(X)
+        self._warn_silent(silent, X, stacklevel=5)
         proba = _softmax(self._adjust(scores))
-        accepted = proba.max(axis=1) >= threshold - _SLACK
+        thresholds = np.array([self._threshold_at(alpha) for alpha in alphas])
+        accepted = proba.max(axis=1) >= thresholds[:, None] - SLACK
         return proba.argmax(axis=1), accepted & self._gate(X, voteless)
+
+    def _threshold_at(self, alpha):
+        if alpha is None:
+            return self.threshold_
+        if self._evidence is None:
+            return alpha
+        return certified_threshold(*self._evidence, alpha)
+
+    def _warn_silent(self, silent, X, *, at_fit=False, stacklevel=4):
+        names = self._kernel, self._token_names
+        warn_silent_rows(silent, X, *names, at_fit, stacklevel)
 
     def _gate(self, X, voteless):
         """Return which rows may be accepted, whatever their probability."""
@@ -511,7 +576,13 @@ class SemanticSoftmaxCalibrator(
         return open_
 
     def _build_kernel(self, X, label_ids):
-        output = as_output_embeddings(self.output_embeddings)
+        output = self._holder = as_output_embeddings(self.output_embeddings)
+        self._path = None
+        if isinstance(self.output_embeddings, str | PathLike):
+            self._path = os.fspath(self.output_embeddings)
+        for name in ("top_k", "min_captured_mass"):
+            if getattr(self, name) is not None:
+                refuse_part(self.output_embeddings, self.input, name)
         texts = None if self.vocabulary is None else read_vocabulary(self.vocabulary)
         n_tokens = count_tokens(X, self.input, output, texts)
         if self.input == "topk":
@@ -540,9 +611,38 @@ class SemanticSoftmaxCalibrator(
         self.label_similarity_ = None
         if output is not None:
             self.label_similarity_ = label_similarity(kernel)
-            warn_weak_kernel(self.neighbors_, self.label_similarity_)
+            warn_weak_kernel(
+                self.neighbors_,
+                self.label_similarity_,
+                self.geometry,
+                output,
+                stacklevel=5,
+            )
+            n_words = output.shape[0] if texts is None else len(texts)
+            kept = self.geometry, self.similarity_threshold
+            warn_chance_votes(len(kernel.token_ids), n_words, output, kept[1], 5)
+            warn_cut_kernel(kernel, output, *kept, 5)
+
+    def _output(self):
+        """Return the embeddings of `fit`, or where set_params says they are now."""
+        given = self.output_embeddings
+        output = self._holder
+        if isinstance(given, str | PathLike):
+            if os.fspath(given) != self._path:
+                output = OutputEmbeddings(given)
+        elif self._path is not None or isinstance(given, OutputEmbeddings):
+            output = as_output_embeddings(given)
+        if output.shape != self._holder.shape:
+            raise ValueError(
+                f"output_embeddings has the shape {output.shape}, but fit saw "
+                f"{self._holder.shape}: pass the matrix of the same model, or fit "
+                "again."
+            )
+        return output
 
     def _check_rows(self, X, reset):
+        if hasattr(X, "detach"):  # a torch tensor, of any precision
+            X = as_numpy(X)
         if self.input == "topk":
             rows = check_lists(X)
             if not reset:
@@ -583,27 +683,25 @@ class SemanticSoftmaxCalibrator(
         return X
 
     def _read(self, X, total=False):
-        output = None
-        if self.input == "hidden":
-            output = as_output_embeddings(self.output_embeddings)
+        # What the listed tokens leave is known against the whole only.
+        total = total or (self.top_k is not None and self.missing == "half_min")
         return read_rows(
             X,
             self.input,
             self._kernel.token_ids,
-            output=output,
+            output=self._output() if self.input == "hidden" else None,
             column_of=self._column_of,
             top_k=self.top_k,
             total=total,
         )
 
     def _scores(self, X):
-        """Return label log scores before calibration, and which rows lack votes."""
+        """Return label log scores before calibration, and what `aggregate` adds."""
         parts = [
             aggregate(self._kernel, part, self.missing, self.fallback)
             for part in self._read(X)
         ]
-        scores, voteless = zip(*parts, strict=True)
-        return np.concatenate(scores), np.concatenate(voteless)
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     def _mass(self, X):
         log_mass = []
@@ -613,14 +711,36 @@ class SemanticSoftmaxCalibrator(
 
     def _adjusted_scores(self, X):
         check_is_fitted(self)
-        return self._adjust(self._scores(self._check_rows(X, reset=False))[0])
+        X = self._check_rows(X, reset=False)
+        scores, _, silent = self._scores(X)
+        self._warn_silent(silent, X)
+        return self._adjust(scores)
 
     def _adjust(self, scores):
         if self._identity:
             return scores
-        log_proba = np.maximum(_log_softmax(scores), LOG_FLOOR)
+        log_proba = bounded_log_softmax(scores)
         moved = _log_softmax(log_proba + self.prior_bias_)
         return moved / self.temperature_ + self.bias_
+
+    def _forget(self):
+        """Drop all fitted state."""
+        for name in list(vars(self)):
+            fitted = name.endswith("_") and not name.startswith("_")
+            if fitted or name in _STATE:
+                delattr(self, name)
+
+    def __getstate__(self):
+        state = super().__getstate__().copy()
+        # What is made from a given matrix would be a second copy of it.
+        if not isinstance(self.output_embeddings, str | PathLike | OutputEmbeddings):
+            state.pop("_holder", None)
+        return state
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if hasattr(self, "_kernel") and not hasattr(self, "_holder"):
+            self._holder = as_output_embeddings(self.output_embeddings)
 
     # Matrix and vocabulary are large and shared: clones and copies leave them alone.
     def __sklearn_clone__(self):
@@ -642,7 +762,11 @@ class SemanticSoftmaxCalibrator(
     def __repr__(self, N_CHAR_MAX=700):
         bare = copy.copy(self)
         if self.output_embeddings is not None:
-            bare.output_embeddings = Summary(self.output_embeddings)
+            bare.output_embeddings = Summary(
+                describe_embeddings(self.output_embeddings)
+            )
+        if self.vocabulary is not None:
+            bare.vocabulary = Summary(describe_vocabulary(self.vocabulary))
         return super(SemanticSoftmaxCalibrator, bare).__repr__(N_CHAR_MAX)
 
     def __sklearn_tags__(self):
@@ -657,6 +781,10 @@ class SemanticSoftmaxCalibrator(
         tags.classifier_tags.multi_class = not binary
         tags.classifier_tags.poor_score = True
         return tags
+
+
+def _positive(proba):
+    return np.maximum(proba, _SMALLEST, out=proba)
 
 
 # Differences of huge logits overflow to -inf, which is the right answer.

@@ -70,3 +70,33 @@ def test_neighbours_and_prior_help(emotions):
     assert auc(calibrator(emotions)) > deaf + 0.005
     with_prior = calibrator(emotions, prior="uniform").fit(X)
     assert with_prior.score(X, y) > calibrator(emotions).fit(X).score(X, y) + 0.05
+
+
+@pytest.mark.parametrize(
+    ("params", "warned"),
+    [
+        ({"similarity_threshold": 0.1}, True),
+        ({"geometry": "raw"}, True),
+        ({"geometry": "centered"}, True),
+        ({"similarity_threshold": 0.19}, True),
+        ({"similarity_threshold": 0.2}, False),
+        ({"similarity_threshold": 0.3}, False),
+    ],
+)
+def test_asking_for_tokens_that_are_not_there_is_warned_of(emotions, params, warned):
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        calibrator(emotions, **params).fit(emotions.data[:2])
+    found = [w for w in record if "holds only 297 tokens" in str(w.message)]
+    assert len(found) == warned
+    assert all(w.filename == __file__ for w in found)
+
+
+def test_the_whole_vocabulary_is_refused(emotions):
+    cal = calibrator(emotions).fit(emotions.data)
+    for call in (
+        lambda: cal.captured_mass(emotions.data),
+        lambda: calibrator(emotions, top_k=50).fit(emotions.data),
+    ):
+        with pytest.raises(ValueError, match="holds only 297 of its tokens"):
+            call()

@@ -1,5 +1,6 @@
 """Prior step, scaling and certified threshold of SemanticSoftmaxCalibrator."""
 
+import re
 import warnings
 
 import numpy as np
@@ -12,8 +13,10 @@ from scipy.stats import beta
 
 from sdm_sklearn import SemanticSoftmaxCalibrator
 from sdm_sklearn._semantic_calibration import (
+    bounded_log_softmax,
     certified_threshold,
     fit_scaling,
+    held_out_proba,
     match_prior,
 )
 
@@ -68,7 +71,9 @@ def test_prior_forms_agree_and_undo_a_label_bias(prior):
     [
         ([0, 1, 2], [0.5, 0.5], r"3 positive shares .* Got \[0.5, 0.5\]"),
         ([0, 1, 2], [0.5, 0.5, 0.0], "positive shares"),
-        ([0, 1, 2], [0.5, 0.5, 0.5], "sum to 1"),
+        ([0, 1, 2], [0.5, 0.5, 0.5], r"sum to 1\. .* whose sum is 1.5: divide them by"),
+        ([0, 1, 2], [0.333, 0.333, 0.333], r"whose sum is 0\.999: divide them by it"),
+        ([0, 1, 2], [0.5, 0.5, np.inf], "positive shares"),
         ([0, 1, 2], [0.5, 0.5, np.nan], "positive shares"),
         ([0, 1, 2], ["a", "b", "c"], r"Got \['a', 'b', 'c'\]"),
         ([0, 1, 2], [[0.2, 0.3, 0.5]], "3 positive shares"),
@@ -84,8 +89,62 @@ def test_bad_priors_are_named(labels, prior, message):
 
 def test_sorted_labels_may_have_an_array_prior():
     cal = SemanticSoftmaxCalibrator({"a": 0, "b": 1}, input="logits", prior=[0.9, 0.1])
-    proba = cal.fit(np.zeros((4, 3))).predict_proba(np.zeros((1, 3)))
+    proba = cal.fit(np.zeros((10, 3))).predict_proba(np.zeros((1, 3)))
     np.testing.assert_allclose(proba, [[0.9, 0.1]])
+
+
+@pytest.mark.parametrize(("n", "few"), [(1, True), (14, True), (15, False)])
+def test_a_prior_on_few_rows_is_warned_of(n, few):
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits", prior="uniform")
+    X = np.random.default_rng(0).standard_normal((n, 3))
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        cal.fit(X)
+    messages = [str(w.message) for w in record]
+    assert len(messages) == few
+    if few:
+        assert f"on {n} row(s) of X, fewer than 5 for each of the 3" in messages[0]
+        assert record[0].filename == __file__
+
+
+def test_a_series_as_prior_goes_by_its_index():
+    pd = pytest.importorskip("pandas")
+    X, _ = biased()
+    shares = pd.Series([0.6, 0.3, 0.1], index=["c", "a", "b"])
+    cal = SemanticSoftmaxCalibrator({"a": 0, "b": 1, "c": 2}, input="logits")
+    got = cal.set_params(prior=shares).fit(X).predict_proba(X).mean(axis=0)
+    np.testing.assert_allclose(got, [0.3, 0.1, 0.6], atol=1e-7)
+    with pytest.raises(ValueError, match="a share to each of the classes"):
+        cal.set_params(prior=pd.Series([0.6, 0.3, 0.1])).fit(X)
+
+
+def test_labels_of_one_class_are_refused_and_absent_classes_named():
+    X, y = biased(n=60)
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits", alpha=0.6)
+    with pytest.raises(ValueError, match=r"one class only, 1: .* \[0, 1, 2\]"):
+        cal.fit(X, np.ones(60, dtype=int))
+    kept = y != 2
+    with pytest.warns(UserWarning, match=r"no row of the class\(es\) \[2\]") as record:
+        cal.fit(X[kept], y[kept])
+    assert record[0].filename == __file__
+    cal.set_params(calibration=None).fit(X[kept], y[kept])
+
+
+def test_small_probabilities_are_not_flattened():
+    log_proba = log_softmax([[0.0, -40.0, -1000.0]], axis=1)
+    np.testing.assert_array_equal(bounded_log_softmax(log_proba), log_proba)
+    gone = bounded_log_softmax(np.array([[0.0, -np.inf, -5.0], [0.0, -np.inf, -90.0]]))
+    np.testing.assert_allclose(gone[:, 1], [np.log(1e-15), -90.0])
+    assert np.isfinite(bounded_log_softmax(np.array([[1e308, -1e308, 0.0]]))).all()
+    # A prior moves the labels; it does not undo what separates them.
+    rng = np.random.default_rng(0)
+    X = np.vstack([100 * rng.standard_normal((50, 3)), [[0.0, -40.0, -1000.0]]])
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits", prior="uniform").fit(X)
+    np.testing.assert_allclose(
+        np.diff(cal.predict_log_proba(X[-1:]))[0, 0],
+        -40 + np.diff(cal.prior_bias_)[0],
+        rtol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -203,21 +262,89 @@ def test_threshold_needs_enough_rows():
         assert certified_threshold(np.full(n, 0.7), np.ones(n, bool), 0.95) == found
 
 
+def test_rows_equal_but_for_rounding_are_certified_together():
+    # With the last row, wrong and within rounding, the bound is below .95.
+    confidence = np.r_[np.full(59, 0.7), 0.7 - 1e-15]
+    correct = np.r_[np.ones(59, bool), False]
+    assert certified_threshold(confidence, correct, 0.95) == np.inf
+
+
+def test_each_row_is_scaled_by_the_others():
+    X, y = biased(n=40)
+    log_proba = log_softmax(X, axis=1)
+    whole = fit_scaling(log_proba, y, True)
+    seen = softmax(log_proba / whole[0] + whole[1], axis=1)
+    held_out = held_out_proba(log_proba, y, True)
+    rows = np.arange(40)
+    np.testing.assert_allclose(held_out.sum(axis=1), 1)
+    assert np.log(held_out[rows, y]).mean() < np.log(seen[rows, y]).mean()
+    # A row's own label has no say.
+    other = y.copy()
+    other[7] = (y[7] + 1) % 3
+    np.testing.assert_array_equal(
+        held_out_proba(log_proba, other, True)[7], held_out[7]
+    )
+
+
+@pytest.mark.parametrize("n_repeats", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_accepted_accuracy_reaches_alpha_with_many_labels(n_repeats):
+    """BCTS has as many biases as labels: a threshold must not be learnt beside it."""
+    held = []
+    for seed in range(n_repeats):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 50, 1700)
+        X = rng.normal(size=(1700, 50))
+        X[np.arange(1700), y] += 2.2
+        cal = SemanticSoftmaxCalibrator(list(range(50)), input="logits", alpha=0.7)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            cal.fit(3 * X[:200], y[:200])
+            labels, accepted = cal.predict_selective(3 * X[200:], return_mask=True)
+        held.append(not accepted.any() or (labels == y[200:])[accepted].mean() >= 0.7)
+    assert np.mean(held) >= 0.85
+
+
 def test_threshold_of_no_rows():
     nothing = np.zeros(0)
     assert certified_threshold(nothing, nothing.astype(bool), 0.9) == np.inf
 
 
-def test_uncertified_alpha_warns_and_rejects_every_row():
-    X, y = biased(n=30)
+def test_uncertified_alpha_warns_once_asked_and_rejects_every_row():
+    X, y = biased(n=200)
     cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits", alpha=0.99)
-    with pytest.warns(
-        UserWarning, match=r"alpha=0.99 on these 30 .* rejects"
-    ) as record:
-        cal.fit(X, y)
-    assert record[0].filename == __file__
+    cal.fit(X, y)  # nobody selects yet, as in a search
     assert cal.threshold_ == np.inf
-    assert (cal.predict_selective(X) == -1).all()
+    message = r"accuracy of alpha=0.99 on the 200 .* every row is rejected"
+    with pytest.warns(UserWarning, match=message) as record:
+        assert (cal.predict_selective(X) == -1).all()
+    assert record[0].filename == __file__
+    with pytest.warns(UserWarning, match="accuracy of alpha=0.98 "):
+        cal.predict_selective(X, alpha=0.98)
+    # What the message names is within reach, a little more is not.
+    named = float(re.search(r"certify alpha=([\d.]+)", str(record[0].message))[1])
+    assert cal.predict_selective(X, alpha=named, return_mask=True)[1].any()
+    with pytest.warns(UserWarning, match="No threshold certifies"):
+        cal.predict_selective(X, alpha=named + 0.001)
+
+
+def test_nothing_above_one_half_may_be_within_reach():
+    y = np.tile([0, 1], 10)
+    X = np.zeros((20, 2))
+    cal = SemanticSoftmaxCalibrator([0, 1], input="logits").fit(X, y)
+    with pytest.warns(UserWarning, match="can certify no alpha above 1/2"):
+        cal.predict_selective(X)
+
+
+def test_many_alphas_are_decided_at_once():
+    X, y = biased(n=400)
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits").fit(X, y)
+    codes, accepted = cal._decide_at(X, [0.6, 0.7, 0.999])
+    assert accepted.shape == (3, 400)
+    for alpha, mask in zip([0.6, 0.7], accepted, strict=False):
+        labels, expected = cal.predict_selective(X, alpha=alpha, return_mask=True)
+        np.testing.assert_array_equal(mask, expected)
+        np.testing.assert_array_equal(labels[mask], codes[mask])
+    assert not accepted[2].any()
 
 
 def test_another_alpha_needs_no_refit():
@@ -232,7 +359,9 @@ def test_another_alpha_needs_no_refit():
 
 def test_fit_rows_on_the_threshold_are_accepted():
     X, y = biased(n=500)
-    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits", alpha=0.7).fit(X, y)
+    cal = SemanticSoftmaxCalibrator(
+        [0, 1, 2], input="logits", alpha=0.6, calibration=None
+    ).fit(X, y)
     confidence = cal.predict_proba(X).max(axis=1)
     assert (confidence == cal.threshold_).any()
     accepted = cal.predict_selective(X, return_mask=True)[1]
@@ -272,10 +401,10 @@ def test_accepted_accuracy_reaches_alpha(alpha, some):
     for seed in range(200):
         X, y = biased(n=1300, seed=seed)
         cal = SemanticSoftmaxCalibrator([0, 1, 2], input="logits", alpha=alpha)
+        cal.fit(X[:300], y[:300])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            cal.fit(X[:300], y[:300])
-        labels, accepted = cal.predict_selective(X[300:], return_mask=True)
+            labels, accepted = cal.predict_selective(X[300:], return_mask=True)
         coverage.append(accepted.mean())
         held.append(not accepted.any() or (labels == y[300:])[accepted].mean() >= alpha)
     assert np.mean(held) >= 0.85

@@ -2,10 +2,13 @@
 
 import copy
 import pickle
+import re
 from types import SimpleNamespace
 
+import joblib
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from sklearn.base import clone
 
 from sdm_sklearn import OutputEmbeddings, SemanticSoftmaxCalibrator
@@ -136,6 +139,14 @@ def test_excluded_tokens_never_vote_and_do_not_count():
     np.testing.assert_allclose(cal.predict_proba(H), fewer.predict_proba(H))
 
 
+def test_an_excluded_row_may_hold_anything():
+    E, H, _ = random_case()
+    E[7] = np.nan
+    got = probabilities(OutputEmbeddings(E, exclude=[7]), H)
+    clean = probabilities(OutputEmbeddings(np.nan_to_num(E), exclude=[7]), H)
+    np.testing.assert_array_equal(got, clean)
+
+
 def test_zero_rows_never_vote():
     E, H, _ = random_case()
     padded = np.vstack([E, np.zeros((4, 5))])
@@ -164,7 +175,18 @@ def test_fewer_tokens_than_dimensions_can_be_whitened():
         (np.eye(3), {"softcap": 0}, ValueError, "softcap must be .* Got 0"),
         (np.eye(3), {"logit_scale": np.inf}, ValueError, "logit_scale .* Got inf"),
         (np.eye(3), {"exclude": [3]}, ValueError, r"exclude .*\[3\]"),
+        (np.eye(3), {"softcap": np.inf}, ValueError, "softcap must be .* Got inf"),
+        (np.eye(3), {"bias": [0, 0, -np.inf]}, ValueError, r"bias .* \[2\].*exclude"),
+        (np.eye(3), {"bias": [np.nan, 0, 0]}, ValueError, r"bias .* \[0\]"),
+        (np.eye(3), {"exclude": [2.5]}, ValueError, "exclude must hold token ids"),
+        (np.eye(3), {"exclude": [True, False, True]}, ValueError, "flatnonzero"),
         (np.eye(3), {"moments": ([0], [[1]])}, ValueError, r"moments .*\(1,\)"),
+        (
+            np.eye(1),
+            {"moments": ([np.nan], [[1]])},
+            ValueError,
+            "moments hold NaN or infinite",
+        ),
     ],
 )
 def test_bad_embeddings_are_named(weight, params, error, message):
@@ -172,9 +194,109 @@ def test_bad_embeddings_are_named(weight, params, error, message):
         OutputEmbeddings(weight, **params)
 
 
-def test_a_missing_file_is_named():
-    with pytest.raises(FileNotFoundError, match=r"missing\.npy"):
+def test_a_missing_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = re.escape(str(tmp_path / "missing.npy"))
+    with pytest.raises(FileNotFoundError, match=f"no file '{place}'.*set_params"):
         SemanticSoftmaxCalibrator([0, 1], "missing.npy").fit([[0.0]])
+
+
+@pytest.mark.parametrize("content", ["text", "npz", "pickle", "empty"])
+def test_a_file_that_holds_no_matrix_is_named(tmp_path, content):
+    path = tmp_path / "E.npy"
+    with path.open("wb") as file:
+        if content == "text":
+            file.write(b"some words, no array")
+        elif content == "npz":
+            np.savez(file, E=np.eye(2))
+        elif content == "pickle":
+            np.save(file, np.array([None, "a"], dtype=object))
+    with pytest.raises(ValueError, match=r"E\.npy', which is no .* numpy\.save"):
+        SemanticSoftmaxCalibrator([0, 1], path).fit([[0.0, 1.0]])
+
+
+def test_a_relative_path_is_found_from_another_folder(tmp_path, monkeypatch):
+    E, H, _ = random_case()
+    (tmp_path / "models").mkdir()
+    np.save(tmp_path / "models" / "E.npy", E)
+    monkeypatch.chdir(tmp_path / "models")
+    for embeddings in ("E.npy", OutputEmbeddings("E.npy")):
+        cal = SemanticSoftmaxCalibrator([0, 4], embeddings).fit(H)
+        expected = cal.predict_proba(H)
+        dump = pickle.dumps(cal)
+        monkeypatch.chdir(tmp_path)
+        again = pickle.loads(dump)
+        np.testing.assert_array_equal(again.predict_proba(H), expected)
+        monkeypatch.chdir(tmp_path / "models")
+    np.save(tmp_path / "E2.npy", E)
+    (tmp_path / "models" / "E.npy").unlink()
+    place = re.escape(str(tmp_path / "models" / "E.npy"))
+    with pytest.raises(FileNotFoundError, match=f"no file '{place}'"):
+        again.predict_proba(H)
+    again.set_params(output_embeddings=str(tmp_path / "E2.npy"))
+    np.testing.assert_array_equal(again.predict_proba(H), expected)
+    again.set_params(output_embeddings=OutputEmbeddings(E[:9]))
+    with pytest.raises(ValueError, match=r"shape \(9, 5\), but fit saw \(30, 5\)"):
+        again.predict_proba(H)
+
+
+def test_a_bundle_holds_a_matrix_once_and_keeps_what_was_made_of_it(tmp_path):
+    torch = pytest.importorskip("torch")
+    E, H, _ = random_case(V=3000, D=64)
+    for embeddings in (E, torch.tensor(E, dtype=torch.bfloat16)):
+        cal = SemanticSoftmaxCalibrator(
+            [0, 4], embeddings, similarity_threshold=0.5
+        ).fit(H)
+        X = np.ones((2, 64))
+        joblib.dump(cal, tmp_path / "model.joblib")
+        assert (tmp_path / "model.joblib").stat().st_size < 1.3 * E.nbytes
+        again = joblib.load(tmp_path / "model.joblib")
+        np.testing.assert_array_equal(again.predict_proba(X), cal.predict_proba(X))
+        assert again._output() is again._output()
+
+
+def test_bfloat16_hidden_states_are_read():
+    torch = pytest.importorskip("torch")
+    E, H, _ = random_case()
+    X = torch.tensor(H, dtype=torch.bfloat16, requires_grad=True)
+    cal = SemanticSoftmaxCalibrator([0, 4], E).fit(X)
+    expected = cal.predict_proba(X.detach().float().numpy())
+    np.testing.assert_array_equal(cal.predict_proba(X), expected)
+
+
+def some_rows(V=300, D=6, threshold=0.5):
+    """All embeddings, the rows that the default kernel needs, and hidden states."""
+    E, H, _ = random_case(V=V, D=D)
+    whole = OutputEmbeddings(E)
+    cal = SemanticSoftmaxCalibrator([0, 4], whole, similarity_threshold=threshold)
+    ids = cal.fit(H).required_token_ids_
+    part = OutputEmbeddings(whole.rows(ids), moments=whole.moments())
+    return whole, part, np.searchsorted(ids, [0, 4]).tolist(), H
+
+
+@pytest.mark.parametrize("form", ["hidden", "logits", "logprobs", "proba"])
+def test_what_needs_all_tokens_is_refused_with_some(form):
+    whole, part, ids, H = some_rows()
+    assert part.partial
+    assert not whole.partial
+    logp = log_softmax(H @ part.rows(np.arange(part.shape[0])).T, axis=1)
+    X = {"hidden": H, "proba": np.exp(logp)}.get(form, logp)
+    params = {"input": form, "similarity_threshold": 0.5}
+    message = r"needs the whole vocabulary, but .* holds only \d+ of its tokens"
+    with pytest.raises(ValueError, match=f"top_k {message}"):
+        SemanticSoftmaxCalibrator(ids, part, top_k=5, **params).fit(X)
+    gated = SemanticSoftmaxCalibrator(ids, part, min_captured_mass=0.1, **params)
+    cal = SemanticSoftmaxCalibrator(ids, part, **params).fit(X)
+    if form in ("hidden", "logits"):
+        with pytest.raises(ValueError, match=f"min_captured_mass {message}"):
+            gated.fit(X)
+        with pytest.raises(ValueError, match=f"captured_mass {message}"):
+            cal.captured_mass(X)
+    else:
+        assert (gated.fit(X).captured_mass(X) <= 1).all()
+    if form == "logprobs":
+        lists = [dict(enumerate(row)) for row in logp]
+        cal.set_params(input="topk", top_k=3).fit(lists).captured_mass(lists)
 
 
 @pytest.mark.parametrize(

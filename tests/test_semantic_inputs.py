@@ -152,24 +152,67 @@ def test_hidden_probabilities_of_zero_are_alike(value):
 
 
 def test_missing_labels_count_half_of_the_smallest_listed():
-    rows = [{0: np.log(0.6), 4: np.log(0.3)}]
+    rows = [{0: np.log(0.6), 4: np.log(0.2)}]
     cal = SemanticSoftmaxCalibrator([0, 1], input="topk").fit(rows)
-    np.testing.assert_allclose(cal.predict_proba(rows), [[0.6 / 0.75, 0.15 / 0.75]])
+    np.testing.assert_allclose(cal.predict_proba(rows), [[0.6 / 0.7, 0.1 / 0.7]])
     zero = SemanticSoftmaxCalibrator([0, 1], input="topk", missing="zero").fit(rows)
     np.testing.assert_allclose(zero.predict_proba(rows), [[1, 0]], atol=1e-300)
     assert zero.predict_proba(rows)[0, 1] > 0
     # A label with one listed form is not missing.
     forms = SemanticSoftmaxCalibrator([[0, 2], [1]], input="topk").fit(rows)
-    np.testing.assert_allclose(forms.predict_proba(rows), [[0.6 / 0.75, 0.15 / 0.75]])
+    np.testing.assert_allclose(forms.predict_proba(rows), [[0.6 / 0.7, 0.1 / 0.7]])
+
+
+@pytest.mark.parametrize(
+    ("row", "labels", "expected"),
+    [
+        # .001 is left, for one label or for two.
+        ({0: np.log(0.999)}, [0, 1], [0.999, 0.001]),
+        ({0: np.log(0.999)}, [0, 1, 2], [0.999, 0.0005, 0.0005]),
+        ({0: np.log(0.7), 4: np.log(0.25)}, [0, 1], [0.7, 0.05]),
+        # Nothing is left, also by rounding: as much as single precision cannot see.
+        ({0: 0.0}, [0, 1], [1, 1e-7]),
+        ({0: 1e-9, 4: -9.0}, [0, 1], [1, 1e-7]),
+    ],
+)
+def test_missing_labels_count_no_more_than_the_list_leaves(row, labels, expected):
+    n_tokens = 6
+    cal = SemanticSoftmaxCalibrator(labels, input="topk").fit([row])
+    got = cal.predict_proba([row])
+    np.testing.assert_allclose(got[0], np.divide(expected, sum(expected)), rtol=1e-6)
+    if max(row.values()) <= 0:
+        p = np.zeros((1, n_tokens))
+        p[0, list(row)] = np.exp(list(row.values()))
+        sparse_cal = SemanticSoftmaxCalibrator(labels, input="proba")
+        stored = sparse.csr_array(p)
+        np.testing.assert_allclose(
+            sparse_cal.fit(stored).predict_proba(stored), got, atol=1e-12
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), top_k=st.integers(1, 12))
+def test_a_cut_off_label_never_gets_more_than_what_is_cut_off(seed, top_k):
+    rng = np.random.default_rng(seed)
+    p = rng.dirichlet(np.full(12, 0.2), 20)
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], input="proba", top_k=top_k).fit(p)
+    ordered = np.sort(p, axis=1)
+    rest = 1 - ordered[:, -top_k:].sum(axis=1)
+    cut = p[:, :3] < ordered[:, [-top_k]]
+    own = np.where(cut, 0.0, p[:, :3]).sum(axis=1)
+    some = cut.any(axis=1) & (own > 0)
+    # The listed labels keep their own probabilities, which gives the scale.
+    got = np.where(cut, cal.predict_proba(p), 0.0).sum(axis=1)[some]
+    assert (got / (1 - got) * own[some] <= rest[some] * (1 + 1e-6) + 1e-7).all()
 
 
 def test_a_truncated_dense_row_equals_the_list():
     p = np.array([[0.5, 0.02, 0.28, 0.2]])
     cal = SemanticSoftmaxCalibrator([0, 1], input="proba", top_k=3).fit(p)
-    np.testing.assert_allclose(cal.predict_proba(p), [[0.5 / 0.6, 0.1 / 0.6]])
+    np.testing.assert_allclose(cal.predict_proba(p), [[0.5 / 0.52, 0.02 / 0.52]])
     stored = sparse.csr_matrix([[0.5, 0, 0.28, 0.2]])
     cal = SemanticSoftmaxCalibrator([0, 1], input="proba").fit(stored)
-    np.testing.assert_allclose(cal.predict_proba(stored), [[0.5 / 0.6, 0.1 / 0.6]])
+    np.testing.assert_allclose(cal.predict_proba(stored), [[0.5 / 0.52, 0.02 / 0.52]])
 
 
 def test_a_list_without_any_vote_falls_back_and_can_be_rejected():
@@ -227,13 +270,29 @@ def test_openai_records_with_repeated_texts():
 
 @pytest.mark.parametrize(
     "record",
-    [[{"token": "a"}], [("a", -1.0)], ["a"], [{"token": "a", "logprob": None}]],
+    [
+        [{"token": "a"}],
+        [("a", -1.0)],
+        ["a"],
+        [{"token": "a", "logprob": None}],
+        [{"token": "a", "logprob": "x"}],
+    ],
 )
 def test_records_without_token_and_logprob_are_named(record):
     with pytest.raises(ValueError, match=r"Record 0 holds .* no token and logprob"):
         read_top_logprobs([record])
     with pytest.raises(ValueError, match=r"Record 1 must be a list .* Got 'abc'"):
         read_top_logprobs([[], "abc"])
+
+
+def test_other_parts_of_a_response_are_told_from_records():
+    entries = [SimpleNamespace(token="a", logprob=-1.0)]
+    position = SimpleNamespace(top_logprobs=entries)
+    logprobs = SimpleNamespace(content=[position])
+    way_out = r"response\.choices\[0\]\.logprobs\.content\[0\]\.top_logprobs"
+    for wrong in (None, logprobs, position, [None], [logprobs], [position], entries):
+        with pytest.raises(ValueError, match=way_out):
+            read_top_logprobs(wrong)
 
 
 def test_vllm_style_rows_of_objects():
@@ -282,6 +341,9 @@ BAD_ROWS = {
     "infinite logit": ("logits", [[0, np.inf]], "Row 0 of X holds infinity"),
     "all -inf logprobs": ("logprobs", [[-np.inf] * 2], "has no finite log-probability"),
     "logits as logprobs": ("logprobs", [[-1.0, 2.0]], "above 0.*input='logits'"),
+    "proba as logprobs": ("logprobs", [[0.3, 0.7]], "from 0 to 1.*input='proba'"),
+    "low logits as logprobs": ("logprobs", [[-0.1, -0.2]], "more than 1.*'logits'"),
+    "list above 1": ("topk", [{0: -0.1, 1: -0.2}], "Row 0 of X lists .* sum to 1.72"),
     "logprobs as proba": ("proba", [[-1.0, -2.0]], "below 0.*input='logprobs'"),
     "logits as proba": ("proba", [[1.0, 2.0]], "more than 1.*input='logits'"),
     "no probability": ("proba", [[0.5, 0.5], [0, 0]], "Row 1 .*no probability above 0"),
@@ -344,6 +406,60 @@ def test_hidden_states_with_nan_and_without_embeddings():
 def test_shapes_that_do_not_match_are_named(X, params, message):
     with pytest.raises(ValueError, match=message):
         fit(X, E=np.eye(8)[:, :4] + 0.1, **params)
+
+
+def test_a_token_named_by_id_and_text_is_named():
+    cal = SemanticSoftmaxCalibrator([0, 1], vocabulary=WORDS, input="topk")
+    cal.fit([{"yes": -1.0}, {0: -1.0}])
+    with pytest.raises(ValueError, match="by its id and by its text"):
+        cal.predict([{1: -3.0}, {0: -1.0, "yes": -1.0}])
+
+
+def test_only_named_marks_mean_not_listed():
+    rows = [{0: -0.01, 1: -120.0}]
+    cal = SemanticSoftmaxCalibrator([0, 1], input="topk").fit(rows)
+    np.testing.assert_allclose(cal.predict_log_proba(rows)[0, 1], -119.99, rtol=1e-9)
+    far = [{0: -800.0, 1: -801.0}]
+    np.testing.assert_allclose(cal.predict_proba(far), softmax([[1.0, 0.0]], axis=1))
+
+
+def test_the_fallback_of_a_cut_list_does_not_take_silence_for_zero():
+    rows = [{4: np.log(0.9), 0: np.log(0.06)}]
+    cal = SemanticSoftmaxCalibrator([0, 1], input="topk", top_k=1).fit(rows)
+    # "no" is not even listed: half of what "yes" has.
+    np.testing.assert_allclose(cal.predict_proba(rows), [[2 / 3, 1 / 3]])
+
+
+@pytest.mark.parametrize(
+    ("X", "shown"),
+    [
+        ([{"Yes ": -0.1}, {"nay": -0.2}], "Row 0 lists ['Yes ']"),
+        ([{"0": -0.1}, {"1": -0.2}, {"yes": -1.0}], "Row 0 lists ['0']"),
+        ([{"yes": -0.1}, {5: -0.2}, {4: -0.2}], "Row 1 lists [5]"),
+    ],
+)
+def test_fit_warns_if_most_rows_list_no_voting_token(X, shown):
+    cal = SemanticSoftmaxCalibrator([0, 1], vocabulary=WORDS, input="topk")
+    with pytest.warns(UserWarning, match="no token that votes occurs") as record:
+        cal.fit(X)
+    assert record[0].filename == __file__
+    assert "Voting tokens are ['yes', 'no']" in str(record[0].message)
+    assert shown in str(record[0].message)
+
+
+@pytest.mark.filterwarnings("ignore:fit saw no y")
+@pytest.mark.parametrize(
+    "method", ["predict", "predict_proba", "predict_log_proba", "predict_selective"]
+)
+def test_prediction_warns_if_no_row_lists_a_voting_token(method):
+    cal = SemanticSoftmaxCalibrator([0, 1], vocabulary=WORDS, input="topk")
+    cal.fit([{"yes": -1.0}])
+    call = getattr(cal, method)
+    with pytest.warns(UserWarning, match="no token that votes occurs") as record:
+        call([{"nay": -1.0}, {"Yes": -1.0}])
+    assert "In 2 of 2 rows" in str(record[-1].message)
+    assert record[-1].filename == __file__
+    call([{"nay": -1.0}, {"yes": -1.0}])
 
 
 def test_listed_ids_outside_the_vocabulary_are_named():

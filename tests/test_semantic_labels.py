@@ -44,7 +44,19 @@ def test_read_vocabulary_decodes_bytes_and_keeps_added_tokens():
 
 
 @pytest.mark.parametrize(
-    "vocabulary", [[], {}, ["a", None], [1, 2], "abc", 5, {"a": "b"}, {"a": -1}]
+    "vocabulary",
+    [
+        [],
+        {},
+        ["a", None],
+        [1, 2],
+        "abc",
+        5,
+        {"a": "b"},
+        {"a": -1},
+        {"a", "b"},
+        iter(["a", "b"]),
+    ],
 )
 def test_a_vocabulary_must_be_texts(vocabulary):
     with pytest.raises(ValueError, match="vocabulary must hold the text"):
@@ -110,6 +122,7 @@ def test_classes_are_sorted_with_their_ids(labels, classes, expected, columns):
         ([0, True], None, "Got True for the label 1"),
         ([0, ["joy"]], None, r"Got \['joy'\] for the label 1"),
         ([0, None], None, "Got None for the label 1"),
+        ([0, 2**70], None, "integer token ids.* for the label 1"),
         ({0, 1}, None, "label_token_ids must have an order"),
         ([0, 1], {"a", "b"}, "classes must have an order"),
         ([0, 1], ["a"], "classes names 1 labels, but label_token_ids has 2"),
@@ -184,7 +197,6 @@ def test_tags_tell_the_number_of_labels(labels, multi_class):
     assert SemanticSoftmaxCalibrator(5).__sklearn_tags__().classifier_tags.multi_class
 
 
-@pytest.mark.filterwarnings("ignore:.*No threshold certifies")
 def test_cross_validated_probabilities_need_coded_classes():
     X = np.tile([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], (6, 1))
     codes = np.tile([0, 1, 2], 6)
@@ -196,3 +208,66 @@ def test_cross_validated_probabilities_need_coded_classes():
     assert (cross_val_predict(named, X, y, cv=2) == y).all()
     with pytest.raises(ValueError, match="cross_val_predict passes codes"):
         cross_val_predict(named, X, y, method="predict_proba", cv=2)
+
+
+def test_plain_words_with_accents_stay_what_they_are():
+    words = ["yes", "café", "sí", "ñ", "glücklich"]
+    assert read_vocabulary(words) == words
+    assert find_label_tokens(["glücklich", "sí"], words) == {
+        "glücklich": [4],
+        "sí": [2],
+    }
+
+
+@pytest.mark.parametrize("make", [list, tuple, np.array])
+def test_labels_in_any_sequence(make):
+    assert find_label_tokens(make(["fear", "joy"]), PLAIN)["fear"] == [4]
+
+
+def test_series_go_by_their_index():
+    pd = pytest.importorskip("pandas")
+    assert find_label_tokens(pd.Series(["joy"], index=["j"]), PLAIN) == {
+        "j": [0, 1, 2, 3]
+    }
+    ids = pd.Series([2, 0], index=["b", "a"])
+    cal = SemanticSoftmaxCalibrator(ids, input="logits").fit(np.zeros((1, 3)))
+    assert cal.classes_.tolist() == ["a", "b"]
+    assert cal._kernel.own[cal._kernel.token_ids == 2].tolist() == [[False, True]]
+
+
+def test_messages_stay_short_and_swapped_arguments_are_named():
+    many = [f"word{i}" for i in range(5000)]
+    with pytest.raises(ValueError, match="5000 labels .* arguments swapped") as info:
+        find_label_tokens(many, ["good"])
+    assert len(str(info.value)) < 500
+    with pytest.raises(ValueError, match=r"\.\.\. 4998 in all\]") as info:
+        find_label_tokens(many[2:], many[:2] + [f"w{i}" for i in range(5000)])
+    assert len(str(info.value)) < 500
+    for params in (
+        {"label_token_ids": [0, "joy" * 1000]},
+        {"label_token_ids": [0, many]},
+        {"label_token_ids": list(range(5000)), "classes": ["a"] * 5000},
+        {"label_token_ids": [0, 1], "prior": dict.fromkeys(many, 1 / 5000)},
+        {"label_token_ids": [0, 1], "prior": [1.0] * 5000},
+    ):
+        with pytest.raises(ValueError, match=r"\.\.\.") as info:
+            SemanticSoftmaxCalibrator(**params, input="logits").fit(np.zeros((1, 3)))
+        assert len(str(info.value)) < 500
+
+
+def test_labels_that_come_twice_are_named():
+    with pytest.raises(ValueError, match=r"\['joy'\] come more than once"):
+        find_label_tokens(["joy", "fear", "joy"], PLAIN)
+
+
+def test_a_missing_label_in_y_is_named():
+    cal = SemanticSoftmaxCalibrator({"a": 0, "b": 1}, input="logits")
+    with pytest.raises(ValueError, match="y holds None, first in row 1"):
+        cal.fit(np.zeros((3, 3)), ["a", None, "b"])
+
+
+@pytest.mark.parametrize("name", ["top_k", "similarity_threshold", "min_captured_mass"])
+def test_true_is_no_number(name):
+    cal = SemanticSoftmaxCalibrator([0, 1], input="logits", **{name: True})
+    with pytest.raises(ValueError, match=f"{name} must be a number. Got True"):
+        cal.fit(np.zeros((1, 3)))

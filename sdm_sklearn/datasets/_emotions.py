@@ -52,8 +52,10 @@ def load_emotions(*, return_X_y=False, as_frame=False):
         content_free_data : ndarray of shape (3, 576), dtype=float16
             Hidden states for "N/A", "[MASK]" and "..." in place of a comment.
         output_embeddings : OutputEmbeddings
-            The rows of the model's output embeddings that the default kernel needs,
-            with the moments of all rows.
+            The rows of the model's output embeddings that the default kernel needs
+            (297 of 49,152), with the moments of all rows. A lower threshold or another
+            geometry would need other rows, and `captured_mass` and `top_k` all of them:
+            the first is warned of, the others are refused.
         vocabulary : list of str
             Text of each row of `output_embeddings`.
         label_token_ids : dict of str to list of int
