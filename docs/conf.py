@@ -48,11 +48,11 @@ html_show_sourcelink = False
 
 
 def skip_foreign_members(app, what, name, obj, skip, options):
-    """Leave out what scikit-learn's base classes document themselves."""
+    """Leave out what scikit-learn's and torch's base classes document themselves."""
     module = getattr(obj, "__module__", None) or ""
     return (
         skip
-        or module.startswith("sklearn")
+        or module.startswith(("sklearn", "torch"))
         or name.endswith("_request")
         or name in ("add_note", "with_traceback")
     )
