@@ -63,6 +63,8 @@ class ExactNeighbors:
         # product with (-2a, 1) gives |b|^2 - 2ab.
         self.scale = np.sqrt(_squared_norm(self.points - self.center).max()) or 1.0
         self._search32 = self._search_matrix(np.float32)
+        # The median: one point far out must not make all others look like copies.
+        self._typical_length = np.median(np.sqrt(_squared_norm(self.points)))
         self._point_of = np.empty(len(self.order), dtype=np.int64)
         self._point_of[self.order] = np.repeat(np.arange(len(self.counts)), self.counts)
         self._begin = np.cumsum(self.counts) - self.counts
@@ -74,7 +76,8 @@ class ExactNeighbors:
     def __getstate__(self):
         # What the search needs beyond the points follows from them.
         state = self.__dict__.copy()
-        del state["_search32"], state["_point_of"], state["_begin"]
+        for name in ("_search32", "_typical_length", "_point_of", "_begin"):
+            del state[name]
         return state
 
     def __setstate__(self, state):
@@ -178,7 +181,7 @@ class ExactNeighbors:
         if squared.dtype == np.float32:
             undecided |= np.bincount(row, minlength=len(queries)) > _MAX_UNDECIDED
             row, column = row[~undecided[row]], column[~undecided[row]]
-        exact = self._direct(queries, squared_norm, row, column)
+        exact = self._direct(queries, row, column)
         inside = (column >= first) & (column < last)
         radius = _row_min(exact, row, ~inside, len(queries))
         nearest = _row_min(exact, row, slice(None), len(queries))
@@ -201,7 +204,7 @@ class ExactNeighbors:
                 inner[rows] <= maybe[rows, None]
             )
             row, column = _nonzero(window)
-            exact = self._direct(queries[rows], squared_norm[rows], row, column + first)
+            exact = self._direct(queries[rows], row, column + first)
             nearer = np.where(exact < radius[rows][row], counts[column], 0)
             similarity[rows] += np.bincount(row, nearer, minlength=len(rows))
         if own is not None:
@@ -244,7 +247,7 @@ class ExactNeighbors:
             squared[alone, point[alone]] = np.inf
         return squared, squared_norm, error
 
-    def _direct(self, queries, squared_norm, row, column):
+    def _direct(self, queries, row, column):
         """Measure squared distances of pairs by direct difference in float64."""
         squared = np.empty(len(row))
         step = max(1, _DIRECT_ENTRIES // self.points.shape[1])
@@ -254,7 +257,8 @@ class ExactNeighbors:
                 queries[row[part]] - self.points[column[part]]
             )
         with np.errstate(over="ignore"):
-            rounding = (_ROUNDING * self.scale * (np.sqrt(squared_norm) + 1)) ** 2
+            lengths = np.sqrt(_squared_norm(queries)) + self._typical_length
+            rounding = (_ROUNDING * lengths) ** 2
         squared[np.isfinite(squared) & (squared <= rounding[row])] = 0.0
         return squared
 
@@ -281,7 +285,7 @@ class ExactNeighbors:
         indices = np.empty((len(queries), n_neighbors), dtype=np.int64)
         for rows in self._chunks(np.arange(len(queries))):
             left_out = None if own is None else own[rows]
-            squared, squared_norm, error = self._search_distances(
+            squared, _, error = self._search_distances(
                 queries[rows], left_out, self._search32
             )
             # As many points as neighbours are enough, whatever copies they have.
@@ -289,7 +293,7 @@ class ExactNeighbors:
             kth = np.partition(squared, k - 1, axis=1)[:, k - 1]
             kth = np.minimum(kth, np.finfo(kth.dtype).max)
             row, column = _nonzero(squared <= _raise(kth, 2 * error)[:, None])
-            exact = self._direct(queries[rows], squared_norm, row, column)
+            exact = self._direct(queries[rows], row, column)
             # Each point stands for its copies, one more than can be needed.
             copies = np.minimum(self.counts[column], n_neighbors + 1)
             offset = np.arange(copies.sum()) - np.repeat(

@@ -179,6 +179,19 @@ def test_an_exact_copy_is_at_distance_0_whatever_rounding_does():
     assert_array_equal(position, np.arange(200))
 
 
+def test_a_point_far_out_does_not_make_others_copies():
+    random = np.random.RandomState(0)
+    support = random.randn(100, 4)
+    labels = np.repeat([0, 1], 50)
+    queries, codes = random.randn(20, 4), np.zeros(20, int)
+    expected = ExactNeighbors(support, labels, labels, 2).query(queries, codes)
+    far_out = np.vstack([support, np.full((1, 4), 1e13)])
+    labels = np.append(labels, 0)
+    found = ExactNeighbors(far_out, labels, labels, 2).query(queries, codes)
+    for a, b in zip(found, expected, strict=True):
+        assert_array_equal(a, b)
+
+
 def test_copies_are_searched_once():
     random = np.random.RandomState(0)
     support = np.vstack([np.zeros((20_000, 8)), random.randn(100, 8)])
