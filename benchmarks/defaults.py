@@ -14,7 +14,7 @@ from _common import fit_sdm, load
 
 from sdm_sklearn.metrics import worst_conditional_accuracy_score
 
-SETS = ("intents", "clinc150-domains", "sentiment", "sentiment-smollm2")
+SETS = ("intents", "clinc150-groups", "sentiment", "sentiment-smollm2")
 ALPHAS = (0.8, 0.9)
 VARIANTS = {
     "default": {},
@@ -30,9 +30,9 @@ VARIANTS = {
 
 def load_set(name, data, seed):
     """Return a data set with at most 3000 rows to fit on and 4000 to test on."""
-    task = load(name.removesuffix("-domains"), data, seed)
+    task = load(name.removesuffix("-groups"), data, seed)
     y_fit, y_test = task.y_fit, task.y_test
-    if name.endswith("-domains"):
+    if name.endswith("-groups"):
         # Ten groups of 15 intents each: few classes, many rows.
         y_fit, y_test = y_fit // 15, y_test // 15
     return task._replace(
