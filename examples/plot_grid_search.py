@@ -1,7 +1,7 @@
 """
-=====================================
+======================================
 Search in a Pipeline for what you want
-=====================================
+======================================
 
 Accuracy alone is the wrong score for a classifier that may reject: it is best when
 nothing is answered but the easiest row. This example searches over `alpha` and the

@@ -1,7 +1,7 @@
 """
-========================================
+=====================================
 Find label errors among the exemplars
-========================================
+=====================================
 
 Every answer of :class:`~sdm_sklearn.SDMClassifier` points at training rows. That helps
 the other way round, too: a row whose confident, accepted prediction disagrees with its

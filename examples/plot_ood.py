@@ -1,7 +1,7 @@
 """
-==================================
+==========================
 Reject what was never seen
-==================================
+==========================
 
 A softmax has to choose. Asked for the weather, an intent classifier of a bank answers
 "balance", and often with confidence. This example shows which signals of

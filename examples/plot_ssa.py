@@ -1,7 +1,7 @@
 """
-============================================
+==========================================
 From scores to weights: SSA beside softmax
-============================================
+==========================================
 
 One score grows while 31 others stay at 0. Softmax gives all the weight to it almost
 at once. Under Scaled Signed Averaging (SSA) the rest keeps a share that falls as a
