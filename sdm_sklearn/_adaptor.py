@@ -94,8 +94,8 @@ def train_adaptor(
     seed : int
         Seed of the initial weights and the batches.
     on_epoch : callable, default=None
-        Called as ``on_epoch(record, adaptor)`` after each epoch, where `adaptor` is a
-        function that returns the current :class:`Adaptor`. A true return value stops.
+        Called as ``on_epoch(record, adaptor)`` after each epoch, with its record and
+        the current :class:`Adaptor`. A true return value stops.
 
     Returns
     -------
@@ -120,9 +120,9 @@ def train_adaptor(
 
     random = np.random.RandomState(seed)
     center, scale = fit_standardization(X, train, standardization)
-    # Callers may sit under no_grad or inference_mode, whose tensors cannot be trained.
     work = min(batch_size, len(train)) * X.shape[1] * n_filters
     with (
+        # Callers may sit under no_grad or inference_mode: such tensors do not train.
         torch.inference_mode(False),
         torch.enable_grad(),
         # OpenMP's limit is one of the calling thread: nothing else is slowed down.
@@ -140,7 +140,6 @@ def train_adaptor(
             for shape, bound in _layer_shapes(X.shape[1], n_filters, n_classes)
         ]
         step = _adam(torch, parameters, learning_rate)
-        weight = None if class_weight is None else class_weight.astype(np.float32)
         similarity = np.full(len(train), SOFTMAX_SIMILARITY)
         distance = np.full(len(train), SOFTMAX_DISTANCE)
         history: list[dict] = []
@@ -159,7 +158,7 @@ def train_adaptor(
                     torch.as_tensor(y[rows], device=device),
                     similarity[batch],
                     distance[batch],
-                    class_weight=weight,
+                    class_weight=class_weight,
                 )
                 step(torch.autograd.grad(loss, parameters))
                 total += float(loss.detach()) * len(batch)

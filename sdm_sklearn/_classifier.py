@@ -349,25 +349,18 @@ class SDMClassifier(
             self._build_model(results[i].adaptor, X, codes, splits[i], len(classes))
             for i in kept
         ]
-        train, calibration = splits[best]
-        attributes |= {
-            **self._region_attributes(models, alpha),
-            "support_indices_": train,
-            "calibration_indices_": calibration,
-            "history_": [
-                {"restart": restart, **record}
-                for restart, result in enumerate(results)
-                for record in result.history
-            ],
-            "_models": models,
-            "_n_rows": len(X),
-        }
+        attributes |= self._model_attributes(models, splits[best], len(X), alpha)
+        attributes["history_"] = [
+            {"restart": restart, **record}
+            for restart, result in enumerate(results)
+            for record in result.history
+        ]
         for name, value in attributes.items():
             setattr(self, name, value)
         context.call_on_fit_task_end(
             estimator=self, X=X, y=y, reconstruction_attributes=dict
         )
-        self._warn_without_region(alpha)
+        self._warn_without_region(alpha, self._regions)
         return self
 
     def predict(self, X):
@@ -490,8 +483,8 @@ class SDMClassifier(
         """
         # A frame's index; a list has a method of that name.
         index = getattr(X, "index", None) if hasattr(X, "columns") else None
-        out = self._signals(self._check_X(X), alpha)
-        self._warn_without_region(alpha)
+        X = self._check_X(X)
+        out = self._judge(self._measure(X), *self._regions_to_predict(alpha))
         out.prediction = self.classes_[out.prediction]
         out.nearest_index = self.support_indices_[out.nearest_index]
         library = _get_output_config("transform", self)["dense"]
@@ -626,41 +619,47 @@ class SDMClassifier(
                 UserWarning,
                 stacklevel=2,
             )
-        alpha = self._alpha
-        added = np.arange(self._n_rows, self._n_rows + len(X))
-        attributes = {
-            **self._region_attributes(models, alpha),
-            "support_indices_": np.concatenate([self.support_indices_, added]),
-            "_models": models,
-            "_n_rows": self._n_rows + len(X),
-        }
+        n_rows = self._n_rows + len(X)
+        support = np.append(self.support_indices_, np.arange(self._n_rows, n_rows))
+        split = (support, self.calibration_indices_)
+        attributes = self._model_attributes(models, split, n_rows, self._alpha)
         for name, value in attributes.items():
             setattr(self, name, value)
-        self._warn_without_region(alpha)
+        self._warn_without_region(self._alpha, self._regions)
         return self
 
     def _decide(self, X, alpha):
-        codes, accepted = self._decide_at(X, [alpha])
-        self._warn_without_region(alpha)
-        return codes, accepted[0]
+        X = self._check_X(X)
+        signals = self._judge(self._measure(X), *self._regions_to_predict(alpha))
+        return signals.prediction, signals.accepted
 
     def _decide_at(self, X, alphas):
-        X = self._check_X(X)
-        measured = [model.measure(X) for model in self._models]
-        accepted = [self._judge(measured, alpha).accepted for alpha in alphas]
+        measured = self._measure(self._check_X(X))
+        accepted = [
+            self._judge(measured, *self._find_regions(alpha)).accepted
+            for alpha in alphas
+        ]
         return measured[0].prediction, np.array(accepted)
 
-    def _signals(self, X, alpha):
-        """Signals of the best model, with codes for labels; see `signals`."""
-        return self._judge([model.measure(X) for model in self._models], alpha)
+    def _measure(self, X):
+        return [model.measure(X) for model in self._models]
 
-    def _judge(self, measured, alpha):
-        """Turn what each model measured into the signals at one alpha."""
+    def _find_regions(self, alpha):
+        """Return alpha and the region of every model; None stands for the fitted."""
         if alpha is None:
-            alpha, regions = self._alpha, self._regions
-        else:
-            alpha = check_alpha(alpha)
-            regions = [model.find_region(alpha) for model in self._models]
+            return self._alpha, self._regions
+        alpha = check_alpha(alpha)
+        return alpha, [model.find_region(alpha) for model in self._models]
+
+    def _regions_to_predict(self, alpha):
+        """Find the regions, and warn of a missing one that `fit` did not warn of."""
+        found = self._find_regions(alpha)
+        if alpha is not None:
+            self._warn_without_region(*found)
+        return found
+
+    def _judge(self, measured, alpha, regions):
+        """Turn what each model measured into the best one's signals, with codes."""
         best, *others = (
             model.signals(values, region, alpha)
             for model, values, region in zip(
@@ -729,10 +728,14 @@ class SDMClassifier(
             adaptor, X, codes, split, n_classes, self.max_similarity
         )
 
-    def _region_attributes(self, models, alpha):
-        """Region of every model; the public attributes are the best model's."""
+    def _model_attributes(self, models, split, n_rows, alpha):
+        """Fitted attributes that follow from the models; the first is the best."""
         regions = [model.find_region(alpha) for model in models]
         return {
+            "support_indices_": split[0],
+            "calibration_indices_": split[1],
+            "_models": models,
+            "_n_rows": n_rows,
             "_alpha": alpha,
             "_regions": regions,
             "q_min_": regions[0].q_min,
@@ -741,11 +744,8 @@ class SDMClassifier(
             "alpha_found_": float(np.min([m.find_largest_alpha() for m in models])),
         }
 
-    def _warn_without_region(self, alpha):
-        """Warn if a model has no region at `alpha`; None was warned of in `fit`."""
-        if alpha is None:
-            return
-        regions = [model.find_region(alpha) for model in self._models]
+    def _warn_without_region(self, alpha, regions):
+        """Warn if a model has no region at `alpha`."""
         if all(np.isfinite(region.q_min) for region in regions):
             return
         message = describe_missing_region(

@@ -43,14 +43,9 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
         def on_epoch(record, adaptor):
             def fitted():
                 model = estimator._build_model(adaptor, X, codes, split, n_classes)
-                return {
-                    **attributes,
-                    **estimator._region_attributes([model], estimator.alpha),
-                    "support_indices_": split[0],
-                    "calibration_indices_": split[1],
-                    "_models": [model],
-                    "_n_rows": len(X),
-                }
+                return attributes | estimator._model_attributes(
+                    [model], split, len(X), estimator.alpha
+                )
 
             epoch = context.subcontext(task_name="epoch")
             epoch.call_on_fit_task_begin(estimator=estimator, X=X, y=y)
@@ -66,8 +61,8 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
             y=attributes["classes_"][codes[split[0]]],
         )
         with np.errstate(over="ignore", under="ignore"):
-            single = class_weight.astype(np.float32)  # as training uses them
-        if not (single > 0).all() or not np.isfinite(single).all():
+            class_weight = class_weight.astype(np.float32)  # as training uses them
+        if not (class_weight > 0).all() or not np.isfinite(class_weight).all():
             raise ValueError(
                 "class_weight must be positive and finite for every class. Got "
                 f"{estimator.class_weight!r}: leave out the rows of a class that is "
