@@ -31,11 +31,14 @@ from sdm_sklearn._selective import (
     resolve_reject_label,
 )
 from sdm_sklearn._splits import check_split, list_splits, stratified_halves
+from sdm_sklearn._state import all_or_nothing
 from sdm_sklearn._validation import check_finite, check_labels, check_same_kind
 from sdm_sklearn.activation import log_sdm_activation
 
 _DTYPES = [np.float64, np.float32, np.float16]
 _SEEDS = np.iinfo(np.int32).max
+# Fitted attributes beside those that end with an underscore.
+_STATE = ("_models", "_regions", "_alpha", "_n_rows")
 
 
 class SDMClassifier(
@@ -308,13 +311,8 @@ class SDMClassifier(
             If no region reaches `alpha`; then every row is rejected. The text names
             the largest attainable alpha and any class short of calibration rows.
         """
-        self._forget()
-        try:
+        with all_or_nothing(self, _STATE):
             return self._fit(X, y)
-        except BaseException:
-            # Also on KeyboardInterrupt: nothing half-fitted may look fitted.
-            self._forget()
-            raise
 
     def _fit(self, X, y):
         alpha = check_alpha(self.alpha)
@@ -752,13 +750,6 @@ class SDMClassifier(
             alpha, self.alpha_found_, self._model.calibration[2], self.classes_
         )
         warnings.warn(message, NoRegionWarning, stacklevel=_stack_level())
-
-    def _forget(self):
-        """Drop all fitted state."""
-        for name in list(vars(self)):
-            fitted = name.endswith("_") and not name.startswith("_")
-            if fitted or name in ("_models", "_regions", "_alpha", "_n_rows"):
-                delattr(self, name)
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_models")

@@ -71,6 +71,7 @@ from sdm_sklearn._semantic_labels import (
     refuse_bools,
     resolve_labels,
 )
+from sdm_sklearn._state import all_or_nothing
 
 _STATE = (
     "_kernel",
@@ -379,13 +380,8 @@ class SemanticSoftmaxCalibrator(
         ValueError
             If labels, embeddings, rows or parameters do not fit together.
         """
-        self._forget()
-        try:
+        with all_or_nothing(self, _STATE):
             return self._fit(X, y)
-        except BaseException:
-            # Nothing half-fitted may look fitted.
-            self._forget()
-            raise
 
     def _fit(self, X, y):
         alpha = check_alpha(self.alpha)
@@ -722,13 +718,6 @@ class SemanticSoftmaxCalibrator(
         log_proba = bounded_log_softmax(scores)
         moved = _log_softmax(log_proba + self.prior_bias_)
         return moved / self.temperature_ + self.bias_
-
-    def _forget(self):
-        """Drop all fitted state."""
-        for name in list(vars(self)):
-            fitted = name.endswith("_") and not name.startswith("_")
-            if fitted or name in _STATE:
-                delattr(self, name)
 
     def __getstate__(self):
         state = super().__getstate__().copy()
