@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
 from sdm_sklearn._model import SDMModel, to_frame
+from sdm_sklearn._persistence import PersistenceMixin
 from sdm_sklearn._region import NoRegionWarning, describe_missing_region
 from sdm_sklearn._restart import train_restart
 from sdm_sklearn._selective import (
@@ -43,6 +44,7 @@ _STATE = ("_models", "_regions", "_alpha", "_n_rows")
 
 class SDMClassifier(
     SelectiveClassifierMixin,
+    PersistenceMixin,
     CallbackSupportMixin,
     ClassNamePrefixFeaturesOutMixin,
     ClassifierMixin,

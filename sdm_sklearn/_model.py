@@ -38,10 +38,20 @@ class SDMModel:
         Number of classes.
     max_similarity : int or None
         Cap of q.
+    measured : tuple of ndarray, default=None
+        q, capped, and nearest distance of the calibration half, if they are known. None
+        measures them, which is the costly part.
     """
 
     def __init__(
-        self, adaptor, projection, support, calibration, n_classes, max_similarity
+        self,
+        adaptor,
+        projection,
+        support,
+        calibration,
+        n_classes,
+        max_similarity,
+        measured=None,
     ):
         self.adaptor = adaptor
         self.projection = projection
@@ -51,14 +61,21 @@ class SDMModel:
         self.max_similarity = max_similarity
         coordinates, labels, predictions = support
         self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
+        self.measured = self._measure_calibration() if measured is None else measured
         self._calibrate()
 
+    def _measure_calibration(self):
+        coordinates, logits, _ = self.calibration
+        similarity, nearest, _ = self.neighbors.query(
+            coordinates, logits.argmax(axis=1)
+        )
+        return cap_similarity(similarity, self.max_similarity), nearest
+
     def _calibrate(self):
-        """Measure the calibration half: its eCDFs, q' and true-class outputs."""
-        coordinates, logits, y = self.calibration
+        """Derive the eCDFs, q' and true-class outputs of the calibration half."""
+        _, logits, y = self.calibration
         prediction = logits.argmax(axis=1)
-        similarity, nearest, _ = self.neighbors.query(coordinates, prediction)
-        similarity = cap_similarity(similarity, self.max_similarity)
+        similarity, nearest = self.measured
         self.ecdf = fit_class_ecdf(nearest, y, similarity, self.n_classes)
         distance = evaluate_distance(nearest, self.ecdf)
         probability = sdm_activation(logits, similarity, distance)
