@@ -1,11 +1,13 @@
 """Training of the exemplar adaptor. The only estimator module that imports torch."""
 
 from contextlib import nullcontext
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from sdm_sklearn._blocks import explained_memory_error
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
 from sdm_sklearn._linear import Adaptor, fit_standardization, standardize
 from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
@@ -41,6 +43,65 @@ class TrainingResult(NamedTuple):
     history: list
 
 
+@dataclass
+class TrainingState:
+    """What training goes on from after an epoch."""
+
+    random: np.random.RandomState
+    parameters: list  # of tensors
+    adam: Any
+    similarity: np.ndarray
+    distance: np.ndarray
+    history: list = field(default_factory=list)
+    best: Any = None  # the adaptor of the best epoch
+    best_rank: tuple[bool, float] = (True, np.inf)
+    best_epoch: int = 0
+
+    def pack(self):
+        """Return all of it as numbers and arrays."""
+        generator, keys, *counters = self.random.get_state()
+        record = {
+            "random": [generator, *counters],
+            "random_keys": keys,
+            "n_steps": self.adam.count,
+            "similarity": self.similarity,
+            "distance": self.distance,
+            "history": self.history,
+            "best_epoch": self.best_epoch,
+        }
+        for i, tensor in enumerate(self._tensors()):
+            record[f"tensor{i}"] = tensor.detach().cpu().numpy()
+        return record | pack_adaptor(self.best)
+
+    def restore(self, record):
+        """Take over what `pack` returned."""
+        import torch
+
+        generator, *counters = record["random"]
+        self.random.set_state((generator, record["random_keys"], *counters))
+        self.adam.count = record["n_steps"]
+        self.similarity, self.distance = record["similarity"], record["distance"]
+        self.history, self.best_epoch = record["history"], record["best_epoch"]
+        self.best = unpack_adaptor(record)
+        self.best_rank = _rank(self.history[self.best_epoch - 1])
+        with torch.no_grad():
+            for i, tensor in enumerate(self._tensors()):
+                tensor.copy_(torch.as_tensor(record[f"tensor{i}"]))
+
+    def _tensors(self):
+        return [*self.parameters, *self.adam.first, *self.adam.second]
+
+
+def pack_adaptor(adaptor):
+    """Return the arrays of an adaptor by name."""
+    return {f"best_{name}": value for name, value in adaptor._asdict().items()}
+
+
+def unpack_adaptor(record):
+    """Turn back what `pack_adaptor` returned."""
+    return Adaptor(*(record[f"best_{name}"] for name in Adaptor._fields))
+
+
 def train_adaptor(
     X,
     y,
@@ -59,6 +120,7 @@ def train_adaptor(
     device,
     seed,
     on_epoch=None,
+    checkpoint=None,
 ):
     """Train one exemplar adaptor with the SDM loss (SDM, 3.1.6).
 
@@ -96,6 +158,8 @@ def train_adaptor(
     on_epoch : callable, default=None
         Called as ``on_epoch(record, adaptor)`` after each epoch, with its record and
         the current :class:`Adaptor`. A true return value stops.
+    checkpoint : Checkpoint, default=None
+        Where to go on from, if there is something, and where to keep each epoch.
 
     Returns
     -------
@@ -106,6 +170,8 @@ def train_adaptor(
     ValueError
         If torch does not know the device, or the first epoch leaves weights that are
         not finite.
+    MemoryError
+        If a batch does not fit.
     """
     import torch
 
@@ -121,6 +187,12 @@ def train_adaptor(
     random = np.random.RandomState(seed)
     center, scale = fit_standardization(X, train, standardization)
     work = min(batch_size, len(train)) * X.shape[1] * n_filters
+    saved = None if checkpoint is None else checkpoint.load()
+    if saved is not None and saved["finished"]:
+        history, best_epoch = saved["history"], saved["best_epoch"]
+        return TrainingResult(
+            unpack_adaptor(saved), _rank(history[best_epoch - 1]), history
+        )
     with (
         # Callers may sit under no_grad or inference_mode: such tensors do not train.
         torch.inference_mode(False),
@@ -129,6 +201,10 @@ def train_adaptor(
         threadpool_limits(1, user_api="openmp")
         if work < _FEW_MULTIPLICATIONS
         else nullcontext(),
+        explained_memory_error(
+            f"Training on {device!r} takes batch_size={batch_size} rows at a time to "
+            f"n_filters={n_filters} filters: lower batch_size or n_filters."
+        ),
     ):
         parameters = [
             torch.tensor(
@@ -139,12 +215,16 @@ def train_adaptor(
             )
             for shape, bound in _layer_shapes(X.shape[1], n_filters, n_classes)
         ]
-        step = _adam(torch, parameters, learning_rate)
-        similarity = np.full(len(train), SOFTMAX_SIMILARITY)
-        distance = np.full(len(train), SOFTMAX_DISTANCE)
-        history: list[dict] = []
-        best_rank, best_epoch = (True, np.inf), 0
-        for epoch in range(1, max_epochs + 1):
+        state = TrainingState(
+            random,
+            parameters,
+            _Adam(parameters, learning_rate),
+            np.full(len(train), SOFTMAX_SIMILARITY),
+            np.full(len(train), SOFTMAX_DISTANCE),
+        )
+        if saved is not None:
+            state.restore(saved)
+        for epoch in range(len(state.history) + 1, max_epochs + 1):
             total = 0.0
             for batch in _batches(random.permutation(len(train)), batch_size):
                 rows = train[batch]
@@ -156,16 +236,16 @@ def train_adaptor(
                 loss = sdm_loss(
                     logits,
                     torch.as_tensor(y[rows], device=device),
-                    similarity[batch],
-                    distance[batch],
+                    state.similarity[batch],
+                    state.distance[batch],
                     class_weight=class_weight,
                 )
-                step(torch.autograd.grad(loss, parameters))
+                state.adam.step(torch.autograd.grad(loss, parameters))
                 total += float(loss.detach()) * len(batch)
 
             adaptor = Adaptor(center, scale, *map(_to_numpy, parameters))
             if not all(np.isfinite(weights).all() for weights in adaptor):
-                if history:
+                if state.history:
                     break  # diverged: what was best before stays
                 raise ValueError(
                     "Training diverged in its first epoch: learning_rate="
@@ -190,16 +270,32 @@ def train_adaptor(
                 "mean_distance": float(signals.calibration_distance.mean()),
                 "softmax_fallback": not signals.complete,
             }
-            history.append(record)
-            rank = (not signals.complete, calibration_loss)
-            if epoch == 1 or rank < best_rank:
-                best, best_rank, best_epoch = adaptor, rank, epoch
+            state.history.append(record)
+            if epoch == 1 or _rank(record) < state.best_rank:
+                state.best, state.best_rank = adaptor, _rank(record)
+                state.best_epoch = epoch
             if on_epoch is not None and on_epoch(record, adaptor):
                 break
-            if patience is not None and epoch - best_epoch >= patience:
+            if patience is not None and epoch - state.best_epoch >= patience:
                 break
-            similarity, distance = signals.similarity, signals.distance
-    return TrainingResult(best, best_rank, history)
+            state.similarity, state.distance = signals.similarity, signals.distance
+            if checkpoint is not None:
+                checkpoint.save({"finished": False, **state.pack()})
+        if checkpoint is not None:
+            checkpoint.save(
+                {
+                    "finished": True,
+                    "history": state.history,
+                    "best_epoch": state.best_epoch,
+                    **pack_adaptor(state.best),
+                }
+            )
+    return TrainingResult(state.best, state.best_rank, state.history)
+
+
+def _rank(record):
+    """Order epochs: those with complete eCDFs first, then by calibration loss."""
+    return record["softmax_fallback"], record["calibration_loss"]
 
 
 def measure_signals(
@@ -253,27 +349,41 @@ def balanced_loss(logits, y, similarity, distance, n_classes):
     return float((totals[present] / counts[present]).mean())
 
 
-def _adam(torch, parameters, learning_rate, betas=(0.9, 0.999), epsilon=1e-8):
-    """Return a function that takes gradients and moves the parameters, as Adam does.
+class _Adam:
+    """Moves the parameters as Adam does.
 
     `torch.optim` would import torch's compiler on first use, which doubles the start of
     every fresh worker process.
     """
-    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
-    count = 0
 
-    def step(gradients):
-        nonlocal count
-        count += 1
-        scale = learning_rate / (1 - betas[0] ** count)
+    def __init__(self, parameters, learning_rate, betas=(0.9, 0.999), epsilon=1e-8):
+        import torch
+
+        self.parameters = parameters
+        self.learning_rate = learning_rate
+        self.betas = betas
+        self.epsilon = epsilon
+        self.first, self.second = (
+            [torch.zeros_like(p) for p in parameters] for _ in range(2)
+        )
+        self.count = 0
+
+    def step(self, gradients):
+        """Take one step against the gradients."""
+        import torch
+
+        self.count += 1
+        decay, decay_squared = self.betas
+        scale = self.learning_rate / (1 - decay**self.count)
+        correction = 1 - decay_squared**self.count
         with torch.no_grad():
-            for p, m, v, g in zip(parameters, first, second, gradients, strict=True):
-                m.lerp_(g, 1 - betas[0])
-                v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
-                root = (v / (1 - betas[1] ** count)).sqrt_().add_(epsilon)
+            for p, m, v, g in zip(
+                self.parameters, self.first, self.second, gradients, strict=True
+            ):
+                m.lerp_(g, 1 - decay)
+                v.mul_(decay_squared).addcmul_(g, g, value=1 - decay_squared)
+                root = (v / correction).sqrt_().add_(self.epsilon)
                 p.addcdiv_(m, root, value=-scale)
-
-    return step
 
 
 def _layer_shapes(n_features, n_filters, n_classes):

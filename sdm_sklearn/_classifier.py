@@ -1,5 +1,6 @@
 """SDMClassifier: selective classification with Similarity-Distance-Magnitude."""
 
+import os
 import sys
 import warnings
 from numbers import Integral, Real
@@ -18,14 +19,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.parallel import delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
+from sdm_sklearn._checkpoint import open_checkpoints
 from sdm_sklearn._model import SDMModel, to_frame
 from sdm_sklearn._persistence import PersistenceMixin
 from sdm_sklearn._region import NoRegionWarning, describe_missing_region
-from sdm_sklearn._restart import train_restart
+from sdm_sklearn._restart import run_restarts, train_restart
 from sdm_sklearn._selective import (
     SelectiveClassifierMixin,
     check_alpha,
@@ -141,6 +143,13 @@ class SDMClassifier(
         Seed of splits, initial weights and batches. The same seed gives the same
         model, whatever `n_jobs` is.
 
+    checkpoint_dir : str, path-like or None, default=None
+        Folder in which `fit` keeps the state of every restart after each epoch. If it
+        is interrupted, the same call of `fit` goes on from there, to the same model to
+        the last bit. The files are found by a digest of data and parameters, and
+        removed once the model is fitted; `random_state` must not be None. Callbacks
+        see only the epochs that are trained after that.
+
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
@@ -231,6 +240,7 @@ class SDMClassifier(
         "device": [str],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
+        "checkpoint_dir": [str, os.PathLike, None],
     }
 
     _doc_link_module = "sdm_sklearn"
@@ -261,6 +271,7 @@ class SDMClassifier(
         device="cpu",
         n_jobs=None,
         random_state=None,
+        checkpoint_dir=None,
     ):
         self.alpha = alpha
         self.n_filters = n_filters
@@ -281,6 +292,7 @@ class SDMClassifier(
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.checkpoint_dir = checkpoint_dir
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y):
@@ -334,12 +346,16 @@ class SDMClassifier(
         context = self._init_callback_context(
             max_subtasks=len(splits), sequential_subtasks=False
         ).call_on_fit_task_begin(estimator=self, X=X, y=y)
-        results = Parallel(n_jobs=self.n_jobs)(
+        checkpoints = open_checkpoints(self, X, codes, classes, splits, seeds)
+        tasks = [
             delayed(train_restart)(
-                self, X, codes, split, seed, attributes, restart, context
+                self, X, codes, split, seed, attributes, restart, context, checkpoint
             )
-            for restart, (split, seed) in enumerate(zip(splits, seeds, strict=True))
-        )
+            for restart, (split, seed, checkpoint) in enumerate(
+                zip(splits, seeds, checkpoints, strict=True)
+            )
+        ]
+        results = run_restarts(tasks, self.n_jobs)
 
         best = min(range(len(results)), key=lambda i: results[i].rank)
         kept = [best]
@@ -360,6 +376,8 @@ class SDMClassifier(
         context.call_on_fit_task_end(
             estimator=self, X=X, y=y, reconstruction_attributes=dict
         )
+        for checkpoint in filter(None, checkpoints):
+            checkpoint.remove()
         self._warn_without_region(alpha, self._regions)
         return self
 

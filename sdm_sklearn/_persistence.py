@@ -15,7 +15,12 @@ import sdm_sklearn
 from sdm_sklearn._container import ModelFileError, read_container, write_container
 from sdm_sklearn._linear import Adaptor, Projection
 from sdm_sklearn._model import SDMModel
-from sdm_sklearn._plain_values import Encoder, decode
+from sdm_sklearn._plain_values import (
+    Encoder,
+    decode,
+    decode_records,
+    encode_records,
+)
 from sdm_sklearn._region import Region
 
 FORMAT_VERSION = 1
@@ -186,10 +191,7 @@ def _take_apart(estimator):
             "alpha_found": encoder.encode(estimator.alpha_found_),
             "classes": _encode_labels(estimator.classes_),
             "feature_names": None if names is None else names.tolist(),
-            "history": {
-                name: encoder.encode([record[name] for record in estimator.history_])
-                for name in estimator.history_[0]
-            },
+            "history": encode_records(estimator.history_),
             "max_similarity": encoder.encode(first.max_similarity),
             "n_features": estimator.n_features_in_,
             "n_models": len(estimator._models),
@@ -224,7 +226,6 @@ def _rebuild(cls, header, arrays):
     sizes = {"n_features": fitted["n_features"], "n_classes": len(classes)}
     first_sizes = _check_arrays(arrays, "", _INDEX_SCHEMA, sizes)
     max_similarity = decode(fitted["max_similarity"], arrays)
-    history = [decode(column, arrays) for column in fitted["history"].values()]
     models, regions = [], []
     for i in range(fitted["n_models"]):
         prefix = f"model{i}_"
@@ -247,10 +248,7 @@ def _rebuild(cls, header, arrays):
         "q_min_": regions[0].q_min,
         "thresholds_": regions[0].thresholds,
         "alpha_found_": decode(fitted["alpha_found"], arrays),
-        "history_": [
-            dict(zip(fitted["history"], record, strict=True))
-            for record in zip(*history, strict=True)
-        ],
+        "history_": decode_records(fitted["history"]),
         "_models": models,
         "_regions": regions,
         "_alpha": fitted["alpha"],

@@ -83,3 +83,18 @@ def decode(value, arrays):
     if kind == "PredefinedSplit":
         return PredefinedSplit(items)
     raise ValueError(f"{kind!r} is an unknown kind of value")
+
+
+def encode_records(records):
+    """Express a list of dict with the same keys, column by column."""
+    encoder = Encoder()
+    return {
+        name: encoder.encode([record[name] for record in records])
+        for name in records[0]
+    }
+
+
+def decode_records(columns):
+    """Turn back what `encode_records` returned."""
+    values = [decode(column, {}) for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]

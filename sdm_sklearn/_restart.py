@@ -1,12 +1,59 @@
-"""One restart of a fit: training in a worker, reported to callbacks epoch by epoch."""
+"""The restarts of a fit: each in a worker, reported to callbacks epoch by epoch."""
+
+from concurrent.futures import BrokenExecutor
 
 import numpy as np
+from joblib.parallel import get_active_backend
 from sklearn.utils import compute_class_weight
+from sklearn.utils.parallel import Parallel
 
 from sdm_sklearn._adaptor import train_adaptor
 
 
-def train_restart(estimator, X, codes, split, seed, attributes, restart, context):
+def run_restarts(tasks, n_jobs):
+    """Run the task of each restart, and name those that a dying worker leaves undone.
+
+    Parameters
+    ----------
+    tasks : list of tuple
+        Delayed calls of :func:`train_restart`, in the order of the restarts.
+    n_jobs : int or None
+        Number of tasks that run at the same time.
+
+    Returns
+    -------
+    results : list of TrainingResult
+        In the order of the restarts.
+
+    Raises
+    ------
+    RuntimeError
+        If a worker process dies.
+    """
+    # Some backends, as ray's, give all results at once.
+    as_they_come = get_active_backend()[0].supports_return_generator
+    parallel = Parallel(
+        n_jobs=n_jobs, return_as="generator_unordered" if as_they_come else "list"
+    )
+    results = {}
+    try:
+        for restart, result in parallel(tasks):
+            results[restart] = result
+    except BrokenExecutor as error:
+        undone = [str(i) for i in range(len(tasks)) if i not in results]
+        raise RuntimeError(
+            f"A worker process died during fit, with restart {', '.join(undone)} of "
+            f"{len(tasks)} not done. Most often the machine has run out of memory and "
+            f"ended it: lower n_jobs={n_jobs}, batch_size or n_filters. With "
+            "checkpoint_dir set, a new fit goes on where this one stopped. The report "
+            f"of joblib: {error}"
+        ) from error
+    return [results[restart] for restart in range(len(tasks))]
+
+
+def train_restart(
+    estimator, X, codes, split, seed, attributes, restart, context, checkpoint
+):
     """Train one adaptor; let the callbacks, if any, see every epoch.
 
     Parameters
@@ -27,9 +74,12 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
         Number of the restart, its task id.
     context : CallbackContext
         Context of the fit.
+    checkpoint : Checkpoint or None
+        Where to keep every epoch, and to go on from.
 
     Returns
     -------
+    restart : int
     result : TrainingResult
     """
     on_epoch = None
@@ -84,7 +134,8 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
         device=estimator.device,
         seed=seed,
         on_epoch=on_epoch,
+        checkpoint=checkpoint,
     )
     if on_epoch is not None:
         context.call_on_fit_task_end(estimator=estimator, X=X, y=y)
-    return result
+    return restart, result

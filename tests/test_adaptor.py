@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sdm_sklearn._adaptor import (
     SOFTMAX_DISTANCE,
     SOFTMAX_SIMILARITY,
-    _adam,
+    _Adam,
     balanced_loss,
     measure_signals,
     train_adaptor,
@@ -92,7 +92,7 @@ def test_adam_is_that_of_torch():
         [torch.ones(3, 2, requires_grad=True), torch.ones(4, requires_grad=True)]
         for _ in range(2)
     )
-    step, optimizer = _adam(torch, ours, 0.01), torch.optim.Adam(theirs, lr=0.01)
+    step, optimizer = _Adam(ours, 0.01).step, torch.optim.Adam(theirs, lr=0.01)
     for _ in range(20):
         gradients = [torch.randn(p.shape, generator=generator) for p in ours]
         step(gradients)
