@@ -8,7 +8,7 @@ def in_blocks(rows, size, work, advice):
 
     Parameters
     ----------
-    rows : ndarray
+    rows : ndarray or range
         What to cut into blocks.
     size : int
         Number of rows of a block.

@@ -14,7 +14,11 @@ Copies of a point, as of an empty text, are searched once and counted as often a
 stand in the data.
 """
 
+from functools import partial
+
 import numpy as np
+
+from sdm_sklearn._blocks import in_blocks
 
 # A block of squared distances holds about this many entries: 32 MiB in float32.
 _BLOCK_ENTRIES = 2**23
@@ -109,6 +113,21 @@ class ExactNeighbors:
         similarity = np.zeros(n_queries)
         nearest_squared = np.full(n_queries, np.inf)
         nearest_index = np.full(n_queries, -1, dtype=np.int64)
+        undecided = np.zeros(n_queries, dtype=bool)
+
+        def answer(search, rows):
+            (
+                similarity[rows],
+                nearest_squared[rows],
+                nearest_index[rows],
+                undecided[rows],
+            ) = self._query_chunk(
+                queries[rows],
+                predictions[rows],
+                None if own is None else own[rows],
+                search,
+            )
+
         # Queries of one class share their slices, so they are answered together.
         rows = np.argsort(predictions, kind="stable")
         for dtype in (np.float32, np.float64):
@@ -118,25 +137,21 @@ class ExactNeighbors:
             search = (
                 self._search32 if dtype == np.float32 else self._search_matrix(dtype)
             )
-            undecided = []
-            for chunk in self._chunks(rows):
-                found = self._query_chunk(
-                    queries[chunk],
-                    predictions[chunk],
-                    None if own is None else own[chunk],
-                    search,
-                )
-                similarity[chunk], nearest_squared[chunk], nearest_index[chunk] = found[
-                    :3
-                ]
-                undecided.append(chunk[found[3]])
-            rows = np.concatenate(undecided)
+            self._in_chunks(rows, partial(answer, search))
+            rows = rows[undecided[rows]]
         return similarity, np.sqrt(nearest_squared), nearest_index
 
-    def _chunks(self, rows):
-        """Cut `rows` so that the distances of a chunk to all points fit a block."""
+    def _in_chunks(self, rows, work):
+        """Do `work` on chunks of rows whose distances to all points fit a block."""
         step = max(1, _BLOCK_ENTRIES // len(self.points))
-        return [rows[start : start + step] for start in range(0, len(rows), step)]
+        in_blocks(
+            rows,
+            step,
+            work,
+            f"The search among {len(self.points)} exemplars of {self.points.shape[1]} "
+            "dimensions does not fit: lower n_filters, fit on fewer rows, or run fewer "
+            "searches at a time (n_jobs).",
+        )
 
     def _query_chunk(self, queries, predictions, own, search):
         """Answer queries, sorted by prediction, from one product in one precision.
@@ -283,7 +298,8 @@ class ExactNeighbors:
         """
         distances = np.empty((len(queries), n_neighbors))
         indices = np.empty((len(queries), n_neighbors), dtype=np.int64)
-        for rows in self._chunks(np.arange(len(queries))):
+
+        def answer(rows):
             left_out = None if own is None else own[rows]
             squared, _, error = self._search_distances(
                 queries[rows], left_out, self._search32
@@ -310,6 +326,8 @@ class ExactNeighbors:
             best = best[begin[:, None] + np.arange(n_neighbors)]
             distances[rows] = np.sqrt(exact[best])
             indices[rows] = original[best]
+
+        self._in_chunks(np.arange(len(queries)), answer)
         return distances, indices
 
 
