@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
 from sdm_sklearn._checkpoint import open_checkpoints
+from sdm_sklearn._drift import DriftMixin
 from sdm_sklearn._model import SDMModel, to_frame
 from sdm_sklearn._persistence import PersistenceMixin
 from sdm_sklearn._region import NoRegionWarning, describe_missing_region
@@ -47,6 +48,7 @@ _STATE = ("_models", "_regions", "_alpha", "_n_rows")
 class SDMClassifier(
     SelectiveClassifierMixin,
     PersistenceMixin,
+    DriftMixin,
     CallbackSupportMixin,
     ClassNamePrefixFeaturesOutMixin,
     ClassifierMixin,
@@ -349,7 +351,16 @@ class SDMClassifier(
         checkpoints = open_checkpoints(self, X, codes, classes, splits, seeds)
         tasks = [
             delayed(train_restart)(
-                self, X, codes, split, seed, attributes, restart, context, checkpoint
+                self,
+                X,
+                codes,
+                split,
+                seed,
+                attributes,
+                restart,
+                context,
+                checkpoint,
+                os.getpid(),
             )
             for restart, (split, seed, checkpoint) in enumerate(
                 zip(splits, seeds, checkpoints, strict=True)

@@ -178,6 +178,18 @@ class SDMModel:
             distance=evaluate_distance(nearest, self.ecdf),
         )
 
+    def recall_calibration(self):
+        """Return what `measure` would for the calibration half, without a search."""
+        _, logits, _ = self.calibration
+        similarity, nearest = self.measured
+        return Bunch(
+            prediction=logits.argmax(axis=1),
+            logits=logits,
+            similarity=similarity,
+            nearest_distance=nearest,
+            distance=evaluate_distance(nearest, self.ecdf),
+        )
+
     def signals(self, measured, region, alpha):
         """Add to what `measure` returns every signal, and its lower twin, at a region.
 

@@ -1,5 +1,8 @@
 """The restarts of a fit: each in a worker, reported to callbacks epoch by epoch."""
 
+import os
+import threading
+import time
 from concurrent.futures import BrokenExecutor
 
 import numpy as np
@@ -8,6 +11,8 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils.parallel import Parallel
 
 from sdm_sklearn._adaptor import train_adaptor
+
+_WATCHER = "sdm_sklearn: watches the process that fits"
 
 
 def run_restarts(tasks, n_jobs):
@@ -51,8 +56,41 @@ def run_restarts(tasks, n_jobs):
     return [results[restart] for restart in range(len(tasks))]
 
 
+def end_with(process):
+    """Let this worker end when the process that fits does, even if that is killed.
+
+    joblib's workers would go on with all restarts that were begun or queued, and then
+    wait for more.
+
+    Parameters
+    ----------
+    process : int
+        The process that fits. If it did not start this one, nothing happens.
+    """
+    if os.getppid() != process or _WATCHER in {t.name for t in threading.enumerate()}:
+        return
+    threading.Thread(
+        target=_end_when_orphaned, args=(process,), name=_WATCHER, daemon=True
+    ).start()
+
+
+def _end_when_orphaned(parent, seconds=0.5):
+    while os.getppid() == parent:
+        time.sleep(seconds)
+    os._exit(1)
+
+
 def train_restart(
-    estimator, X, codes, split, seed, attributes, restart, context, checkpoint
+    estimator,
+    X,
+    codes,
+    split,
+    seed,
+    attributes,
+    restart,
+    context,
+    checkpoint=None,
+    process=0,
 ):
     """Train one adaptor; let the callbacks, if any, see every epoch.
 
@@ -74,14 +112,17 @@ def train_restart(
         Number of the restart, its task id.
     context : CallbackContext
         Context of the fit.
-    checkpoint : Checkpoint or None
+    checkpoint : Checkpoint, default=None
         Where to keep every epoch, and to go on from.
+    process : int, default=0
+        The process that fits.
 
     Returns
     -------
     restart : int
     result : TrainingResult
     """
+    end_with(process)
     on_epoch = None
     n_classes = len(attributes["classes_"])
     if hasattr(estimator, "_skl_callbacks"):

@@ -103,7 +103,7 @@ def wait_for(condition, seconds=60):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("target", ["parent", "group"])
+@pytest.mark.parametrize("target", ["parent", "group", "killed parent"])
 def test_an_interrupt_leaves_no_process_behind(target, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],
@@ -118,11 +118,13 @@ def test_an_interrupt_leaves_no_process_behind(target, tmp_path):
     assert all(map(running, workers))
     if target == "parent":
         os.kill(process.pid, signal.SIGINT)
-    else:  # as Ctrl-C in a terminal
+    elif target == "group":  # as Ctrl-C in a terminal
         os.killpg(process.pid, signal.SIGINT)
+    else:
+        os.kill(process.pid, signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "KeyboardInterrupt" in errors
+    assert target == "killed parent" or "KeyboardInterrupt" in errors
     # Nothing of the whole session is left, neither workers nor their helpers.
     wait_for(lambda: not any(map(running, workers)))
     wait_for(lambda: not any(map(running, members(process.pid))))
