@@ -118,6 +118,7 @@ def open_checkpoints(estimator, X, codes, classes, splits, seeds):
             "random_state=None every fit draws other halves, and none could go on "
             "where another stopped. Pass an int as random_state."
         )
+    folder = os.path.abspath(folder)  # workers may stand elsewhere
     os.makedirs(folder, exist_ok=True)
     common = hashlib.sha256()
     parameters = {
@@ -135,7 +136,7 @@ def open_checkpoints(estimator, X, codes, classes, splits, seeds):
         for array in (*split, np.asarray(seed)):
             _update(own, array)
         name = f"restart-{own.hexdigest()}.npz"
-        checkpoints.append(Checkpoint(os.path.join(os.fspath(folder), name)))
+        checkpoints.append(Checkpoint(os.path.join(folder, name)))
     return checkpoints
 
 
