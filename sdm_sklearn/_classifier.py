@@ -14,7 +14,6 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.callback import CallbackSupportMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
@@ -23,6 +22,7 @@ from sklearn.utils.parallel import delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
+from sdm_sklearn._callback import CallbackSupportMixin
 from sdm_sklearn._checkpoint import open_checkpoints
 from sdm_sklearn._drift import DriftMixin
 from sdm_sklearn._model import SDMModel, to_frame

@@ -325,7 +325,9 @@ def test_joblib_maps_the_arrays_into_memory(fitted, tmp_path):
     joblib.dump(clf, tmp_path / "model.joblib")
     again = joblib.load(tmp_path / "model.joblib", mmap_mode="r")
     assert isinstance(again._models[0].support[0], np.memmap)
+    assert_same_model(again, clf, X)
     assert_same_model(copy.deepcopy(again), clf, X)
+    assert_same_model(round_trip(again, tmp_path), clf, X)
 
 
 @pytest.mark.parametrize("form", ["pickle", "file"])
