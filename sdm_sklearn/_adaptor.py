@@ -1,8 +1,7 @@
 """Training of the exemplar adaptor. The only estimator module that imports torch."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -11,11 +10,15 @@ from sdm_sklearn._blocks import explained_memory_error
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
 from sdm_sklearn._linear import Adaptor, fit_standardization, standardize
 from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
+from sdm_sklearn._training_state import TrainingState, rank_of, unpack_result
 from sdm_sklearn.activation import log_sdm_activation, sdm_loss
 
 # Below this many multiplications a batch, threads cost more than they bring: each of
 # several tiny steps waits for the slowest one, and longest on a busy machine.
 _FEW_MULTIPLICATIONS = 1e8
+# Polynomial-decay averaging (Shamir and Zhang, ICML 2013) with this exponent: the
+# average rests on about the last tenth of the steps.
+_AVERAGING_EXPONENT = 8
 # With these the SDM activation is the softmax.
 SOFTMAX_SIMILARITY = np.e - 2
 SOFTMAX_DISTANCE = 1.0
@@ -43,65 +46,6 @@ class TrainingResult(NamedTuple):
     history: list
 
 
-@dataclass
-class TrainingState:
-    """What training goes on from after an epoch."""
-
-    random: np.random.RandomState
-    parameters: list  # of tensors
-    adam: Any
-    similarity: np.ndarray
-    distance: np.ndarray
-    history: list = field(default_factory=list)
-    best: Any = None  # the adaptor of the best epoch
-    best_rank: tuple[bool, float] = (True, np.inf)
-    best_epoch: int = 0
-
-    def pack(self):
-        """Return all of it as numbers and arrays."""
-        generator, keys, *counters = self.random.get_state()
-        record = {
-            "random": [generator, *counters],
-            "random_keys": keys,
-            "n_steps": self.adam.count,
-            "similarity": self.similarity,
-            "distance": self.distance,
-            "history": self.history,
-            "best_epoch": self.best_epoch,
-        }
-        for i, tensor in enumerate(self._tensors()):
-            record[f"tensor{i}"] = tensor.detach().cpu().numpy()
-        return record | pack_adaptor(self.best)
-
-    def restore(self, record):
-        """Take over what `pack` returned."""
-        import torch
-
-        generator, *counters = record["random"]
-        self.random.set_state((generator, record["random_keys"], *counters))
-        self.adam.count = record["n_steps"]
-        self.similarity, self.distance = record["similarity"], record["distance"]
-        self.history, self.best_epoch = record["history"], record["best_epoch"]
-        self.best = unpack_adaptor(record)
-        self.best_rank = _rank(self.history[self.best_epoch - 1])
-        with torch.no_grad():
-            for i, tensor in enumerate(self._tensors()):
-                tensor.copy_(torch.as_tensor(record[f"tensor{i}"]))
-
-    def _tensors(self):
-        return [*self.parameters, *self.adam.first, *self.adam.second]
-
-
-def pack_adaptor(adaptor):
-    """Return the arrays of an adaptor by name."""
-    return {f"best_{name}": value for name, value in adaptor._asdict().items()}
-
-
-def unpack_adaptor(record):
-    """Turn back what `pack_adaptor` returned."""
-    return Adaptor(*(record[f"best_{name}"] for name in Adaptor._fields))
-
-
 def train_adaptor(
     X,
     y,
@@ -113,6 +57,7 @@ def train_adaptor(
     max_epochs,
     patience,
     learning_rate,
+    weight_averaging,
     batch_size,
     standardization,
     max_similarity,
@@ -145,6 +90,9 @@ def train_adaptor(
         Number of epochs without a better one after which training ends.
     learning_rate : float
         Step size of Adam.
+    weight_averaging : bool
+        Whether the adaptor of an epoch is the running average of the weights. Its q
+        and d are those of training, too.
     standardization : {"global", "feature", False}
         See :func:`~sdm_sklearn._linear.fit_standardization`.
     max_similarity : int or None
@@ -189,10 +137,7 @@ def train_adaptor(
     work = min(batch_size, len(train)) * X.shape[1] * n_filters
     saved = None if checkpoint is None else checkpoint.load()
     if saved is not None and saved["finished"]:
-        history, best_epoch = saved["history"], saved["best_epoch"]
-        return TrainingResult(
-            unpack_adaptor(saved), _rank(history[best_epoch - 1]), history
-        )
+        return TrainingResult(*unpack_result(saved))
     with (
         # Callers may sit under no_grad or inference_mode: such tensors do not train.
         torch.inference_mode(False),
@@ -219,6 +164,7 @@ def train_adaptor(
             random,
             parameters,
             _Adam(parameters, learning_rate),
+            _RunningAverage(parameters) if weight_averaging else None,
             np.full(len(train), SOFTMAX_SIMILARITY),
             np.full(len(train), SOFTMAX_DISTANCE),
         )
@@ -241,9 +187,11 @@ def train_adaptor(
                     class_weight=class_weight,
                 )
                 state.adam.step(torch.autograd.grad(loss, parameters))
+                if state.average is not None:
+                    state.average.update(parameters)
                 total += float(loss.detach()) * len(batch)
 
-            adaptor = Adaptor(center, scale, *map(_to_numpy, parameters))
+            adaptor = Adaptor(center, scale, *map(_to_numpy, state.weights))
             if not all(np.isfinite(weights).all() for weights in adaptor):
                 if state.history:
                     break  # diverged: what was best before stays
@@ -271,8 +219,8 @@ def train_adaptor(
                 "softmax_fallback": not signals.complete,
             }
             state.history.append(record)
-            if epoch == 1 or _rank(record) < state.best_rank:
-                state.best, state.best_rank = adaptor, _rank(record)
+            if epoch == 1 or rank_of(record) < state.best_rank:
+                state.best, state.best_rank = adaptor, rank_of(record)
                 state.best_epoch = epoch
             if on_epoch is not None and on_epoch(record, adaptor):
                 break
@@ -282,20 +230,8 @@ def train_adaptor(
             if checkpoint is not None:
                 checkpoint.save({"finished": False, **state.pack()})
         if checkpoint is not None:
-            checkpoint.save(
-                {
-                    "finished": True,
-                    "history": state.history,
-                    "best_epoch": state.best_epoch,
-                    **pack_adaptor(state.best),
-                }
-            )
+            checkpoint.save({"finished": True, **state.pack_result()})
     return TrainingResult(state.best, state.best_rank, state.history)
-
-
-def _rank(record):
-    """Order epochs: those with complete eCDFs first, then by calibration loss."""
-    return record["softmax_fallback"], record["calibration_loss"]
 
 
 def measure_signals(
@@ -384,6 +320,27 @@ class _Adam:
                 v.mul_(decay_squared).addcmul_(g, g, value=1 - decay_squared)
                 root = (v / correction).sqrt_().add_(self.epsilon)
                 p.addcdiv_(m, root, value=-scale)
+
+
+class _RunningAverage:
+    """Averages the weights after each step.
+
+    With large steps the weights jump around what they tend to; the average does not.
+    """
+
+    def __init__(self, parameters):
+        self.tensors = [p.detach().clone() for p in parameters]
+        self.count = 0
+
+    def update(self, parameters):
+        """Take in the weights after a step."""
+        import torch
+
+        self.count += 1
+        weight = (_AVERAGING_EXPONENT + 1) / (_AVERAGING_EXPONENT + self.count)
+        with torch.no_grad():
+            for average, p in zip(self.tensors, parameters, strict=True):
+                average.lerp_(p, weight)
 
 
 def _layer_shapes(n_features, n_filters, n_classes):

@@ -23,7 +23,7 @@ def fast(**parameters):
         "alpha": 0.9,
         "n_filters": 8,
         "n_restarts": 2,
-        "max_epochs": 4,
+        "max_epochs": 3,
         "patience": None,
         "ensemble": True,
         "random_state": 0,
@@ -62,14 +62,20 @@ def killed_at(monkeypatch):
     monkeypatch.undo()
 
 
-# Each of two restarts saves four epochs and its result.
-@pytest.mark.parametrize("n", range(1, 11))
-def test_a_fit_goes_on_where_it_stopped(n, blobs, tmp_path, killed_at, monkeypatch):
+# Each of two restarts saves three epochs and its result.
+@pytest.mark.parametrize(
+    ("n", "weight_averaging"), [*((n, True) for n in range(1, 9)), (2, False)]
+)
+def test_a_fit_goes_on_where_it_stopped(
+    n, weight_averaging, blobs, tmp_path, killed_at, monkeypatch
+):
     X, y = blobs
-    expected = fast().fit(X, y)
+    plain = fast(weight_averaging=weight_averaging)
+    kept = fast(weight_averaging=weight_averaging, checkpoint_dir=tmp_path)
+    expected = plain.fit(X, y)
     killed_at(n)
     with pytest.raises(Killed):
-        fast(checkpoint_dir=tmp_path).fit(X, y)
+        kept.fit(X, y)
     monkeypatch.undo()
     n_measured, measure = 0, _adaptor.measure_signals
 
@@ -79,15 +85,17 @@ def test_a_fit_goes_on_where_it_stopped(n, blobs, tmp_path, killed_at, monkeypat
         return measure(*args)
 
     monkeypatch.setattr(_adaptor, "measure_signals", counting)
-    assert len(os.listdir(tmp_path)) == (1 if n <= 5 else 2)
-    resumed = fast(checkpoint_dir=tmp_path).fit(X, y)
-    # Saves 5 and 10 are those of results, which take no epoch.
-    assert n_measured == 8 - (n - n // 5)
+    assert len(os.listdir(tmp_path)) == (1 if n <= 4 else 2)
+    resumed = kept.fit(X, y)
+    # Saves 4 and 8 are those of results, which take no epoch.
+    assert n_measured == 6 - (n - n // 4)
     assert_same_fit(resumed, expected, X)
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("parameters", [{}, {"patience": 2, "max_epochs": 30}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"patience": 2, "max_epochs": 30, "weight_averaging": False}]
+)
 def test_checkpoints_change_nothing(parameters, blobs, tmp_path):
     X, y = blobs
     plain = fast(**parameters).fit(X, y)
@@ -112,7 +120,7 @@ def test_another_alpha_goes_on_from_the_same_training(
     blobs, tmp_path, killed_at, monkeypatch
 ):
     X, y = blobs
-    killed_at(10)
+    killed_at(8)
     with pytest.raises(Killed):
         fast(checkpoint_dir=tmp_path).fit(X, y)
     monkeypatch.undo()
@@ -142,11 +150,12 @@ def keys(X, codes, *, classes=(0, 1), seed=1, split=None, **parameters):
         {"seed": 2},
         {"split": (np.arange(9), np.arange(9, 20))},
         {"n_filters": 9},
-        {"max_epochs": 5},
+        {"max_epochs": 4},
         {"patience": 3},
         {"learning_rate": 0.02},
         {"batch_size": 99},
         {"standardize": "global"},
+        {"weight_averaging": False},
         {"max_similarity": 10},
         {"class_weight": "balanced"},
         {"class_weight": {0: 1.0, 1: 2.0}},
@@ -220,7 +229,7 @@ save = Checkpoint.save
 
 def killing(self, record):
     save(self, record)
-    if len(record["history"]) == 3:
+    if len(record["history"]) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 Checkpoint.save = killing
@@ -236,6 +245,6 @@ def test_kill_minus_nine_in_another_process(blobs, tmp_path):
     )
     assert done.returncode == -signal.SIGKILL
     (path,) = tmp_path.iterdir()
-    assert len(Checkpoint(path).load()["history"]) == 3
+    assert len(Checkpoint(path).load()["history"]) == 2
     resumed = fast(checkpoint_dir=tmp_path, n_jobs=2).fit(X, y)
     assert_same_fit(resumed, fast().fit(*make_blobs()), X)
