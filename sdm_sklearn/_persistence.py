@@ -310,7 +310,10 @@ def _build_model(arrays, n_classes, max_similarity):
         ),
         n_classes,
         max_similarity,
-        (arrays["calibration_similarity"], arrays["calibration_nearest_distance"]),
+        measured=(
+            arrays["calibration_similarity"],
+            arrays["calibration_nearest_distance"],
+        ),
     )
 
 
