@@ -21,6 +21,7 @@ from sdm_sklearn.metrics import (
 PUBLISHED_SCHEDULE = {
     "n_filters": 1000,
     "learning_rate": 1e-5,
+    "weight_averaging": False,
     "batch_size": 50,
     "max_epochs": 200,
     "patience": None,

@@ -24,7 +24,7 @@ VARIANTS = {
     "standardize=False": {"standardize": False},
     "learning_rate=0.001": {"learning_rate": 1e-3},
     "batch_size=500": {"batch_size": 500},
-    "patience=20": {"patience": 20},
+    "weight_averaging=False": {"weight_averaging": False},
 }
 
 

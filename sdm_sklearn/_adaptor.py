@@ -14,6 +14,9 @@ from sdm_sklearn.activation import log_sdm_activation, sdm_loss
 # Below this many multiplications a batch, threads cost more than they bring: each of
 # several tiny steps waits for the slowest one, and longest on a busy machine.
 _FEW_MULTIPLICATIONS = 1e8
+# Polynomial-decay averaging (Shamir and Zhang, ICML 2013) with this exponent: the
+# average rests on about the last tenth of the steps.
+_AVERAGING_EXPONENT = 8
 # With these the SDM activation is the softmax.
 SOFTMAX_SIMILARITY = np.e - 2
 SOFTMAX_DISTANCE = 1.0
@@ -52,6 +55,7 @@ def train_adaptor(
     max_epochs,
     patience,
     learning_rate,
+    weight_averaging,
     batch_size,
     standardization,
     max_similarity,
@@ -83,6 +87,9 @@ def train_adaptor(
         Number of epochs without a better one after which training ends.
     learning_rate : float
         Step size of Adam.
+    weight_averaging : bool
+        Whether the adaptor of an epoch is the running average of the weights. Its q
+        and d are those of training, too.
     standardization : {"global", "feature", False}
         See :func:`~sdm_sklearn._linear.fit_standardization`.
     max_similarity : int or None
@@ -140,6 +147,10 @@ def train_adaptor(
             for shape, bound in _layer_shapes(X.shape[1], n_filters, n_classes)
         ]
         step = _adam(torch, parameters, learning_rate)
+        current = parameters
+        if weight_averaging:
+            current = [p.detach().clone() for p in parameters]
+            average = _running_average(torch, current)
         similarity = np.full(len(train), SOFTMAX_SIMILARITY)
         distance = np.full(len(train), SOFTMAX_DISTANCE)
         history: list[dict] = []
@@ -161,9 +172,11 @@ def train_adaptor(
                     class_weight=class_weight,
                 )
                 step(torch.autograd.grad(loss, parameters))
+                if weight_averaging:
+                    average(parameters)
                 total += float(loss.detach()) * len(batch)
 
-            adaptor = Adaptor(center, scale, *map(_to_numpy, parameters))
+            adaptor = Adaptor(center, scale, *map(_to_numpy, current))
             if not all(np.isfinite(weights).all() for weights in adaptor):
                 if history:
                     break  # diverged: what was best before stays
@@ -274,6 +287,24 @@ def _adam(torch, parameters, learning_rate, betas=(0.9, 0.999), epsilon=1e-8):
                 p.addcdiv_(m, root, value=-scale)
 
     return step
+
+
+def _running_average(torch, averages):
+    """Return a function that takes the weights after a step and moves `averages`.
+
+    With large steps the weights jump around what they tend to; the average does not.
+    """
+    count = 0
+
+    def update(parameters):
+        nonlocal count
+        count += 1
+        weight = (_AVERAGING_EXPONENT + 1) / (_AVERAGING_EXPONENT + count)
+        with torch.no_grad():
+            for average, p in zip(averages, parameters, strict=True):
+                average.lerp_(p, weight)
+
+    return update
 
 
 def _layer_shapes(n_features, n_filters, n_classes):

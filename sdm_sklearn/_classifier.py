@@ -98,6 +98,10 @@ class SDMClassifier(
     learning_rate : float, default=0.01
         Step size of Adam.
 
+    weight_averaging : bool, default=True
+        Whether the weights of an epoch are a running average of those after each step,
+        over about the last tenth of all steps [2]_. It makes large steps safe.
+
     batch_size : int, default=100
         Number of rows in a mini-batch.
 
@@ -187,14 +191,16 @@ class SDMClassifier(
     it. Use `class_weight`.
 
     The published training schedule is ``n_filters=1000, learning_rate=1e-5,
-    batch_size=50, max_epochs=200, patience=None, n_restarts=10,
-    standardize="global"``. It takes far longer and accepts fewer rows on the
+    weight_averaging=False, batch_size=50, max_epochs=200, patience=None,
+    n_restarts=10, standardize="global"``. It takes far longer and accepts fewer rows on the
     benchmarks of this package.
 
     References
     ----------
     .. [1] A. Schmaltz, "Similarity-Distance-Magnitude Activations", Findings of ACL
        2026, arXiv:2509.12760.
+    .. [2] O. Shamir and T. Zhang, "Stochastic Gradient Descent for Non-smooth
+       Optimization", ICML 2013, polynomial-decay averaging.
 
     Examples
     --------
@@ -218,6 +224,7 @@ class SDMClassifier(
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "patience": [Interval(Integral, 1, None, closed="left"), None],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "weight_averaging": ["boolean"],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "standardize": [StrOptions({"global", "feature"}), Options(bool, {False})],
         "neighbors": [StrOptions({"auto", "exact"})],
@@ -248,6 +255,7 @@ class SDMClassifier(
         max_epochs=200,
         patience=10,
         learning_rate=0.01,
+        weight_averaging=True,
         batch_size=100,
         standardize="feature",
         neighbors="auto",
@@ -268,6 +276,7 @@ class SDMClassifier(
         self.max_epochs = max_epochs
         self.patience = patience
         self.learning_rate = learning_rate
+        self.weight_averaging = weight_averaging
         self.batch_size = batch_size
         self.standardize = standardize
         self.neighbors = neighbors

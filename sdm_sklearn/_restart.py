@@ -77,6 +77,7 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
         max_epochs=estimator.max_epochs,
         patience=estimator.patience,
         learning_rate=estimator.learning_rate,
+        weight_averaging=estimator.weight_averaging,
         batch_size=estimator.batch_size,
         standardization=estimator.standardize,
         max_similarity=estimator.max_similarity,

@@ -7,6 +7,7 @@ from sdm_sklearn._adaptor import (
     SOFTMAX_DISTANCE,
     SOFTMAX_SIMILARITY,
     _adam,
+    _running_average,
     balanced_loss,
     measure_signals,
     train_adaptor,
@@ -19,6 +20,7 @@ SETTINGS = {
     "max_epochs": 10,
     "patience": None,
     "learning_rate": 1e-2,
+    "weight_averaging": True,
     "batch_size": 50,
     "standardization": "global",
     "max_similarity": None,
@@ -101,6 +103,31 @@ def test_adam_is_that_of_torch():
         optimizer.step()
     for a, b in zip(ours, theirs, strict=True):
         assert_allclose(a.detach(), b.detach(), rtol=1e-5)
+
+
+def test_running_average_of_hand_worked_steps():
+    # Weights 9/9, 9/10, 9/11 of the steps 1, 2, 3 (exponent 8).
+    averages = [torch.tensor([7.0]), torch.tensor([[7.0, 7.0]])]
+    update = _running_average(torch, averages)
+    for value in (1.0, 2.0, 4.0):
+        update([torch.tensor([value]), torch.tensor([[value, -value]])])
+    expected = (1 * 0.1 + 2 * 0.9) * 2 / 11 + 4 * 9 / 11
+    assert_allclose(averages[0], [expected], rtol=1e-6)
+    assert_allclose(averages[1], [[expected, -expected]], rtol=1e-6)
+
+
+def test_averaged_weights_jump_less():
+    X, y = make_blobs(400, separation=0.0)  # nothing to learn: all movement is noise
+    jumps = []
+    for weight_averaging in (False, True):
+        filters = []
+        train(
+            X, y, max_epochs=30, learning_rate=0.05, batch_size=10,
+            weight_averaging=weight_averaging,
+            on_epoch=lambda record, adaptor, kept=filters: kept.append(adaptor.filters),
+        )  # fmt: skip
+        jumps.append(np.linalg.norm(np.diff(filters, axis=0)[-10:]))
+    assert 0 < jumps[1] < 0.7 * jumps[0]
 
 
 def test_signals_by_definition():

@@ -365,8 +365,8 @@ def test_a_member_without_a_region_is_told(blobs):
 
 def test_published_schedule_is_reachable(blobs):
     clf = fast(
-        n_filters=1000, learning_rate=1e-5, batch_size=50, max_epochs=3, patience=None,
-        standardize="global",
+        n_filters=1000, learning_rate=1e-5, weight_averaging=False, batch_size=50,
+        max_epochs=3, patience=None, standardize="global",
     )  # fmt: skip
     with pytest.warns(NoRegionWarning):
         clf.fit(*blobs)
