@@ -12,6 +12,7 @@ from sdm_sklearn._region import (
     in_region,
     rescale_similarity,
 )
+from sdm_sklearn._search import make_search
 from sdm_sklearn.activation import sdm_activation
 
 # Squares and differences of smaller values are finite.
@@ -38,10 +39,19 @@ class SDMModel:
         Number of classes.
     max_similarity : int or None
         Cap of q.
+    search : str or object, default="auto"
+        See `neighbors` in :func:`~sdm_sklearn._search.make_search`.
     """
 
     def __init__(
-        self, adaptor, projection, support, calibration, n_classes, max_similarity
+        self,
+        adaptor,
+        projection,
+        support,
+        calibration,
+        n_classes,
+        max_similarity,
+        search="auto",
     ):
         self.adaptor = adaptor
         self.projection = projection
@@ -49,8 +59,11 @@ class SDMModel:
         self.calibration = calibration
         self.n_classes = n_classes
         self.max_similarity = max_similarity
+        self.search = search
         coordinates, labels, predictions = support
-        self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
+        self.neighbors = make_search(
+            search, coordinates, labels, predictions, n_classes
+        )
         self._calibrate()
 
     def _calibrate(self):
@@ -69,14 +82,18 @@ class SDMModel:
         self.true_probability = probability[rows, y]
 
     @classmethod
-    def from_training(cls, adaptor, X, y, split, n_classes, max_similarity):
+    def from_training(
+        cls, adaptor, X, y, split, n_classes, max_similarity, search="auto"
+    ):
         """Build the model of a trained adaptor from its two halves of X and y."""
         train, calibration = split
         projection = adaptor.projection()
         coordinates, logits = projection.project(X, train)
         support = (coordinates, y[train], logits.argmax(axis=1))
         held_out = (*projection.project(X, calibration), y[calibration])
-        return cls(adaptor, projection, support, held_out, n_classes, max_similarity)
+        return cls(
+            adaptor, projection, support, held_out, n_classes, max_similarity, search
+        )
 
     def extend(self, X, y):
         """Return a model with labelled rows added to the support (SDM, A.6).
@@ -95,6 +112,7 @@ class SDMModel:
             self.calibration,
             self.n_classes,
             self.max_similarity,
+            self.search,
         )
 
     def count_calibration_copies(self, n_added):

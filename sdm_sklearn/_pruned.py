@@ -1,11 +1,11 @@
 """Search that rules points out before it measures: the answers of exact search, sooner.
 
 q counts the training points nearer than the nearest breaker. *Any* breaker bounds that
-radius from above, and what lies beyond the bound need not be measured. The variance of a
-trained adaptor lies in little more than n_classes - 1 principal axes, so distances along
-the leading axes, which are never too large, rule out nearly all points. What is left is
-measured by direct difference in float64, as :class:`~sdm_sklearn._neighbors.
-ExactNeighbors` does.
+radius from above, and what lies beyond the bound need not be measured. The variance of
+a trained adaptor lies in little more than n_classes - 1 principal axes, so distances
+along the leading axes, which are never too large, rule out nearly all points. What is
+left is measured by direct difference in float64, as
+:class:`~sdm_sklearn._neighbors.ExactNeighbors` does.
 
 Breakers to start from may come from any approximate index, which may miss whatever it
 likes: a worse start makes the search slower and changes no answer. Hence q is never too
@@ -47,15 +47,18 @@ class PrunedNeighbors:
         Predicted class codes.
     n_classes : int
         Number of classes.
+    index : CandidateIndex, default=None
+        Where queries without candidates get them. None starts from the cells alone.
     """
 
-    def __init__(self, support, labels, predictions, n_classes):
+    def __init__(self, support, labels, predictions, n_classes, index=None):
         self.exact = ExactNeighbors(support, labels, predictions, n_classes)
+        self.index = index
         self._prepare_search()
 
     def __getstate__(self):
         # The cells follow from the points.
-        return {"exact": self.exact}
+        return {"exact": self.exact, "index": self.index}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -81,7 +84,7 @@ class PrunedNeighbors:
         by_cell = leading[members].transpose(0, 2, 1)
         by_cell = np.where(members[:, None] >= 0, by_cell, np.float32(_FAR))
         rows = exact.order
-        self._index = {
+        self._arrays = {
             "points": exact.points,
             "rotated": rotated.astype(np.float32),
             "counts": exact.counts,
@@ -127,13 +130,18 @@ class PrunedNeighbors:
         far = ~(lengths < _TOO_FAR)
         if far.any():
             return self._query_far(queries, predictions, own, candidates, far)
+        if n_queries == 0:
+            return np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64)
         rotated = centred @ self._axes
         leading = _leading_axes(rotated)
         point = np.full(n_queries, -1)
-        left_out = point
+        left_out = itself = point
         if own is not None:
             point = exact._point_of[own]
+            itself = np.where(self._arrays["first_row"][point] == own, point, -1)
             left_out = np.where(exact.counts[point] == 1, point, -1)
+        if candidates is None and self.index is not None:
+            candidates = self.index.find(queries)
         if candidates is None:
             candidates = np.empty((n_queries, 0), dtype=np.int64)
         else:
@@ -147,6 +155,7 @@ class PrunedNeighbors:
             "codes": predictions.astype(np.int64),
             "own": point,
             "left_out": left_out,
+            "itself": itself,
             "rounding": (_ROUNDING * typical) ** 2,
             # A float32 coordinate is rounded by less than 1e-7 of its size.
             "delta": 1e-6 * (lengths + 1),
@@ -160,7 +169,7 @@ class PrunedNeighbors:
         }
         order = np.concatenate(split_points(leading, np.arange(n_queries), 16))
         order = order[np.argsort(predictions[order], kind="stable")]
-        _run(self._index, asked, order, candidates, answers)
+        _run(self._arrays, asked, order, candidates, answers)
         return answers["similarity"], *self._nearest(asked, answers)
 
     def _nearest(self, asked, answers):
@@ -170,9 +179,9 @@ class PrunedNeighbors:
                 chosen < 0,
                 len(self.exact.order),
                 np.where(
-                    chosen == asked["own"],
-                    self._index["second_row"][chosen],
-                    self._index["first_row"][chosen],
+                    chosen == asked["itself"],
+                    self._arrays["second_row"][chosen],
+                    self._arrays["first_row"][chosen],
                 ),
             )
             for chosen in (answers["extender"], answers["breaker"])

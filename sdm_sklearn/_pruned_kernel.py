@@ -40,6 +40,7 @@ class Queries(NamedTuple):
     codes: np.ndarray  # (n_queries,) predicted classes
     own: np.ndarray  # (n_queries,) point that the query itself is, or -1
     left_out: np.ndarray  # (n_queries,) the same unless it has copies
+    itself: np.ndarray  # (n_queries,) the same if the query is its first row
     rounding: np.ndarray  # (n_queries,) squared distance that counts as 0
     delta: np.ndarray  # (n_queries,) rounding error of a coordinate in search units
 
@@ -135,7 +136,7 @@ def _bound_cells(a, low, high, bound):
 
 @_compile(fastmath=True)
 def _bound_members(a, cell, limit, bound):
-    """Squared distances to a cell's points along the leading axes, and those in reach."""
+    """Bound the distances to a cell's points; return how many are in reach."""
     bound[:] = 0
     for j in range(0, len(a), 4):
         x0, x1, x2, x3 = a[j], a[j + 1], a[j + 2], a[j + 3]
@@ -143,7 +144,7 @@ def _bound_members(a, cell, limit, bound):
         for k in range(len(bound)):
             g0, g1, g2, g3 = c0[k] - x0, c1[k] - x1, c2[k] - x2, c3[k] - x3
             bound[k] += (g0 * g0 + g1 * g1) + (g2 * g2 + g3 * g3)
-    n_within = 0
+    n_within = np.int32(0)
     for k in range(len(bound)):
         n_within += np.int32(bound[k] <= limit)
     return n_within
@@ -157,12 +158,13 @@ def _limit(squared, delta, index):
 
 
 @_compile()
-def _comes_first(index, point, other, own):
+def _comes_first(index, point, other, itself):
     """Whether the first row at a point, not the query's own, is before another's."""
-    row = index.second_row[point] if point == own else index.first_row[point]
     if other < 0:
         return True
-    return row < (index.second_row[other] if other == own else index.first_row[other])
+    first, second = index.first_row, index.second_row
+    row = second[point] if point == itself else first[point]
+    return row < (second[other] if other == itself else first[other])
 
 
 @_compile()
@@ -288,7 +290,7 @@ def _nearest_other(own_cells, bound):
 def _try_breakers(index, queries, i, tried, answers):
     """Keep the nearest breaker so far."""
     a, rotated, zero = queries.points[i], queries.rotated[i], queries.rounding[i]
-    own, left_out, code = queries.own[i], queries.left_out[i], queries.codes[i]
+    itself, left_out, code = queries.itself[i], queries.left_out[i], queries.codes[i]
     first, last = index.starts[code], index.starts[code + 1]
     radius, breaker = answers.radius[i], answers.breaker[i]
     limit = _limit(radius, queries.delta[i], index)
@@ -300,7 +302,7 @@ def _try_breakers(index, queries, i, tried, answers):
             continue
         squared = _measure(a, points[b], zero, index.ends, index.merges)
         if squared < radius or (
-            squared == radius and _comes_first(index, b, breaker, own)
+            squared == radius and _comes_first(index, b, breaker, itself)
         ):
             radius, breaker = squared, b
             limit = _limit(radius, queries.delta[i], index)
@@ -311,7 +313,7 @@ def _try_breakers(index, queries, i, tried, answers):
 def _count_extenders(index, queries, i, near, limit, answers):
     """Count the extenders inside the radius, and keep the nearest."""
     a, rotated, zero = queries.points[i], queries.rotated[i], queries.rounding[i]
-    own, left_out, delta = queries.own[i], queries.left_out[i], queries.delta[i]
+    itself, left_out, delta = queries.itself[i], queries.left_out[i], queries.delta[i]
     points, points_rotated, counts = index.points, index.rotated, index.counts
     radius = answers.radius[i]
     root = max(np.sqrt(radius / index.scale) - delta, 0.0)
@@ -333,7 +335,7 @@ def _count_extenders(index, queries, i, near, limit, answers):
         if rough >= sure and squared < radius:
             count += counts[b]
         if squared < nearest or (
-            squared == nearest and _comes_first(index, b, extender, own)
+            squared == nearest and _comes_first(index, b, extender, itself)
         ):
             nearest, extender = squared, b
             near_limit = _limit(nearest, delta, index)

@@ -81,6 +81,7 @@ def train_restart(estimator, X, codes, split, seed, attributes, restart, context
         batch_size=estimator.batch_size,
         standardization=estimator.standardize,
         max_similarity=estimator.max_similarity,
+        neighbors=estimator.neighbors,
         class_weight=class_weight,
         device=estimator.device,
         seed=seed,
