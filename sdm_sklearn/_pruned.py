@@ -13,12 +13,11 @@ large, and no answer depends on the index, its seed, its threads or the batch.
 """
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
 from sdm_sklearn._neighbors import _ROUNDING, ExactNeighbors, _squared_norm
+from sdm_sklearn._threads import map_in_threads
 
 _logger = logging.getLogger("sdm_sklearn")
 
@@ -211,7 +210,7 @@ class PrunedNeighbors:
 
 
 def _run(index, asked, order, candidates, answers):
-    """Answer the queries in tasks for all threads that BLAS would use, too."""
+    """Answer the queries in tasks, one a thread."""
     kernel = load_kernel()
     arguments = kernel.Index(**index), kernel.Queries(**asked)
     answers = kernel.Answers(**answers)
@@ -223,13 +222,7 @@ def _run(index, asked, order, candidates, answers):
     def run(task):
         kernel.search(*arguments, task, candidates, answers)
 
-    n_threads = min(_openmp_effective_n_threads(), len(tasks))
-    if n_threads == 1:
-        for task in tasks:
-            run(task)
-    else:
-        with ThreadPoolExecutor(n_threads) as pool:
-            list(pool.map(run, tasks))
+    map_in_threads(run, tasks)
 
 
 def load_kernel():

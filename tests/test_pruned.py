@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from sdm_sklearn import _pruned, _pruned_kernel
+from sdm_sklearn import _pruned_kernel, _threads
 from sdm_sklearn._neighbors import ExactNeighbors
 from sdm_sklearn._pruned import PrunedNeighbors, split_points, sum_tree
 
@@ -141,7 +141,7 @@ def test_does_not_depend_on_batch_order_threads_or_lists(monkeypatch):
         )
     for n_threads in (1, 2, 5):
         monkeypatch.setattr(
-            _pruned, "_openmp_effective_n_threads", partial(int, n_threads)
+            _threads, "_openmp_effective_n_threads", partial(int, n_threads)
         )
         assert_same_answers(search.query(queries, codes), together)
 

@@ -2,6 +2,8 @@ import logging
 import pickle
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,6 +141,20 @@ def test_the_compiled_search_is_announced(monkeypatch, caplog):
         search = make_search("pruned", support, labels, predictions, n_classes)
         search.query(support[:2], predictions[:2])
     assert "compiled neighbour search" in caplog.text
+
+
+def test_the_faiss_wrapper_of_the_guide(reference):
+    pytest.importorskip("faiss")
+    text = (Path(__file__).parent.parent / "docs/user_guide/scale.rst").read_text()
+    code = text[
+        text.index("    import faiss") : text.index(
+            "    clf = SDMClassifier(neighbors=Faiss"
+        )
+    ]
+    names = {}
+    exec(textwrap.dedent(code), names)
+    _, signals = fit(neighbors=names["FaissIndex"]())
+    assert_array_equal(signals.similarity, reference[1].similarity)
 
 
 @pytest.mark.slow
