@@ -12,6 +12,7 @@ from sdm_sklearn._region import (
     in_region,
     rescale_similarity,
 )
+from sdm_sklearn._search import make_search
 from sdm_sklearn.activation import sdm_activation
 
 # Squares and differences of smaller values are finite.
@@ -38,6 +39,8 @@ class SDMModel:
         Number of classes.
     max_similarity : int or None
         Cap of q.
+    search : str or object, default="auto"
+        See `neighbors` in :func:`~sdm_sklearn._search.make_search`.
     measured : tuple of ndarray, default=None
         q, capped, and nearest distance of the calibration half, if they are known. None
         measures them, which is the costly part.
@@ -51,6 +54,7 @@ class SDMModel:
         calibration,
         n_classes,
         max_similarity,
+        search="auto",
         measured=None,
     ):
         self.adaptor = adaptor
@@ -59,8 +63,11 @@ class SDMModel:
         self.calibration = calibration
         self.n_classes = n_classes
         self.max_similarity = max_similarity
+        self.search = search
         coordinates, labels, predictions = support
-        self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
+        self.neighbors = make_search(
+            search, coordinates, labels, predictions, n_classes
+        )
         self.measured = self._measure_calibration() if measured is None else measured
         self._calibrate()
 
@@ -86,14 +93,18 @@ class SDMModel:
         self.true_probability = probability[rows, y]
 
     @classmethod
-    def from_training(cls, adaptor, X, y, split, n_classes, max_similarity):
+    def from_training(
+        cls, adaptor, X, y, split, n_classes, max_similarity, search="auto"
+    ):
         """Build the model of a trained adaptor from its two halves of X and y."""
         train, calibration = split
         projection = adaptor.projection()
         coordinates, logits = projection.project(X, train)
         support = (coordinates, y[train], logits.argmax(axis=1))
         held_out = (*projection.project(X, calibration), y[calibration])
-        return cls(adaptor, projection, support, held_out, n_classes, max_similarity)
+        return cls(
+            adaptor, projection, support, held_out, n_classes, max_similarity, search
+        )
 
     def extend(self, X, y):
         """Return a model with labelled rows added to the support (SDM, A.6).
@@ -112,6 +123,7 @@ class SDMModel:
             self.calibration,
             self.n_classes,
             self.max_similarity,
+            self.search,
         )
 
     def count_calibration_copies(self, n_added):

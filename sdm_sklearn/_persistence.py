@@ -235,7 +235,9 @@ def _rebuild(cls, header, arrays):
             raise ValueError(f"{prefix}projection_matrix has another width")
         own = {name: arrays[prefix + name] for name in _MODEL_SCHEMA}
         _check_values(own, prefix, len(classes))
-        models.append(_build_model(own, len(classes), max_similarity))
+        models.append(
+            _build_model(own, len(classes), max_similarity, estimator.neighbors)
+        )
         regions.append(Region(float(own["q_min"]), own["thresholds"]))
     for name in _INDEX_SCHEMA:
         _check_codes(arrays[name], name, 0, fitted["n_rows"])
@@ -289,7 +291,7 @@ def _model_arrays(model, region):
     }
 
 
-def _build_model(arrays, n_classes, max_similarity):
+def _build_model(arrays, n_classes, max_similarity, neighbors):
     adaptor = Adaptor(*(arrays[f"adaptor_{name}"] for name in Adaptor._fields))
     coordinates = arrays["support_coordinates"]
     projection = Projection(
@@ -310,6 +312,7 @@ def _build_model(arrays, n_classes, max_similarity):
         ),
         n_classes,
         max_similarity,
+        neighbors,
         measured=(
             arrays["calibration_similarity"],
             arrays["calibration_nearest_distance"],
