@@ -13,7 +13,7 @@ them that are accepted and predicted as c (or accepted and of class c) the numbe
 errors is binomial, given n. A false statement therefore has a p-value
 P(Binomial(n, 1 - alpha) <= errors) of at most u with a probability of at most u. The
 hypotheses are tested in an order that was fixed before: see
-:func:`test_in_sequence`.
+:func:`reject_in_sequence`.
 
 One hypothesis may join many statements ("all of these are at least alpha"). It is
 rejected if every one of their p-values is small enough; that needs no correction, as
@@ -30,8 +30,12 @@ from scipy.stats import binom, nbinom
 from sdm_sklearn._evidence import count_errors
 from sdm_sklearn._threshold_rules import class_thresholds
 
-# Candidate thresholds aim at error rates of these shares of 1 - alpha.
-_SHARES = np.linspace(0.05, 1, 20)
+# Candidate thresholds accept these shares of the rows of a prediction, or aim at error
+# rates of these shares of 1 - alpha.
+_SHARES = np.geomspace(0.02, 1, 25)
+_MISSES = np.linspace(0.05, 1, 20)
+# Exponent of the share when a joint plan chooses its start.
+_PREFERENCE = 0.25
 # Exponents of the power when a plan chooses its thresholds.
 _CAUTION = (1, 4, 16)
 # Classes less likely than this to be certified are not tried.
@@ -85,17 +89,40 @@ def certify_thresholds(planning, certify, n_classes, alpha, confidence, per_clas
     return run_plan(plan, certify, alpha), plan.level
 
 
-def candidate_thresholds(rows, n_classes, alpha):
-    """Return nested thresholds, from strict to lenient.
+def thresholds_by_share(rows, n_classes, alpha):
+    """Return nested thresholds that accept the same share of each predicted class.
 
-    Each row aims at a lower accuracy than the one before, down to `alpha`, by
-    :func:`~sdm_sklearn._threshold_rules.class_thresholds`. None lies below `alpha`: an
-    SDM output below it would let rows in that are unlike the training data.
+    None lies below `alpha`: an SDM output below it would let rows in that are unlike
+    the training data.
 
     Returns
     -------
     thresholds : ndarray of shape (n_levels, n_classes)
-        inf where a class does not reach the accuracy.
+        From strict to lenient; inf for a class without rows above `alpha`.
+    """
+    thresholds = np.full((len(_SHARES), n_classes), np.inf)
+    for code in range(n_classes):
+        score = rows.score[(rows.codes == code) & (rows.score >= alpha)]
+        if len(score):
+            order = np.sort(score)[::-1]
+            last = np.ceil(_SHARES * len(score)).astype(int) - 1
+            thresholds[:, code] = order[last]
+    finite = np.isfinite(thresholds[-1])
+    thresholds[-1, finite] = alpha
+    return thresholds
+
+
+def thresholds_by_accuracy(rows, n_classes, alpha):
+    """Return nested thresholds that aim at the same accuracy of each prediction.
+
+    From accuracies near 1 down to `alpha`, by
+    :func:`~sdm_sklearn._threshold_rules.class_thresholds`. As above, none lies below
+    `alpha`.
+
+    Returns
+    -------
+    thresholds : ndarray of shape (n_levels, n_classes)
+        From strict to lenient; inf where a class does not reach the accuracy.
     """
     usable = rows.score > 0
     thresholds = class_thresholds(
@@ -103,7 +130,7 @@ def candidate_thresholds(rows, n_classes, alpha):
         rows.score[usable],
         (rows.codes == rows.y)[usable],
         n_classes,
-        1 - _SHARES * (1 - alpha),
+        1 - _MISSES * (1 - alpha),
     )
     return np.maximum(thresholds, alpha)
 
@@ -113,7 +140,7 @@ def p_values(n_accepted, n_wrong, alpha):
     return binom.cdf(n_wrong, n_accepted, 1 - alpha)
 
 
-def test_in_sequence(p, level, n_failures):
+def reject_in_sequence(p, level, n_failures):
     """Reject hypotheses in order until more than `n_failures` stand.
 
     With ``level = (1 - confidence) / (n_failures + 1)`` the probability that any true
@@ -144,13 +171,13 @@ def test_in_sequence(p, level, n_failures):
 def predict_power(n_accepted, n_wrong, share, alpha, level):
     """Predict from calibration rows how likely each statement passes its test.
 
-    Errors are rare, so their number is taken as Poisson. The prior of each class's
-    error rate is a Gamma of shape 1/2 whose mean is the rate of all classes together,
-    so that the number among the certify rows is negative binomial.
+    Errors are rare, so their number is taken as Poisson. The prior of each error rate
+    is exponential, with the rate of all statements together as its mean, so that the
+    number among the certify rows is negative binomial.
 
     Parameters
     ----------
-    n_accepted, n_wrong : ndarray of shape (..., n_classes)
+    n_accepted, n_wrong : ndarray
         Calibration rows accepted, and wrong among them.
     share : float
         Number of certify rows for each calibration row.
@@ -159,26 +186,27 @@ def predict_power(n_accepted, n_wrong, share, alpha, level):
 
     Returns
     -------
-    power : ndarray of shape (..., n_classes)
+    power : ndarray
         Values in [0, 1].
     """
     n_expected = np.floor(n_accepted * share)
     allowed = binom.ppf(level, n_expected, 1 - alpha)
     allowed -= binom.cdf(allowed, n_expected, 1 - alpha) > level
-    n_prior = n_accepted.sum(-1, keepdims=True) / (
-        2 * n_wrong.sum(-1, keepdims=True) + 1
-    )
-    n_known = np.maximum(n_accepted + n_prior, 1)
-    power = nbinom.cdf(allowed, n_wrong + 0.5, n_known / (n_known + n_expected))
+    n_known = n_accepted + max(n_accepted.sum(), 1) / (n_wrong.sum() + 0.5)
+    power = nbinom.cdf(allowed, n_wrong + 1, n_known / (n_known + n_expected))
     return np.where(allowed >= 0, power, 0.0)
 
 
 def plan_joint(planning, n_classes, alpha, risk, share):
-    """Plan to certify all classes together, from the surest thresholds on."""
-    levels = candidate_thresholds(planning, n_classes, alpha)
+    """Plan to certify all classes together, and then ever more lenient thresholds.
+
+    All hangs on the first test. It is the one most likely to pass, with a slight
+    preference for many rows: the power predicted for few rows is the less certain.
+    """
+    levels = thresholds_by_share(planning, n_classes, alpha)
     counts = count_errors(planning, levels)
     power = predict_power(*counts, share, alpha, risk).prod(axis=(0, 2))
-    start = int(power.argmax())
+    start = int((power * _SHARES**_PREFERENCE).argmax())
     return Plan(np.arange(n_classes), levels[start], levels[start + 1 :], risk, 0, True)
 
 
@@ -190,7 +218,7 @@ def plan_per_class(planning, n_classes, alpha, risk, share):
     Of these plans, and of the numbers of failures to allow, the one is taken that lets
     most rows be expected in all.
     """
-    levels = candidate_thresholds(planning, n_classes, alpha)
+    levels = thresholds_by_accuracy(planning, n_classes, alpha)
     counts = count_errors(planning, levels)
     best, best_expected = None, -1.0
     for n_failures, caution in product(_doubling(n_classes), _CAUTION):
@@ -248,7 +276,7 @@ def run_plan(plan, certify, alpha):
     # A class is charged with all errors that the plan could let in, whichever of the
     # other classes pass: leaving one out can only raise its accuracy.
     p = p_values(*count_errors(certify, rules), alpha).max(axis=0)[:, plan.classes]
-    rejected = test_in_sequence(p[0], plan.level, plan.n_failures)
+    rejected = reject_in_sequence(p[0], plan.level, plan.n_failures)
     thresholds = np.full(len(plan.thresholds), np.inf)
     if not rejected.all():
         if not plan.together:
@@ -257,7 +285,7 @@ def run_plan(plan, certify, alpha):
         return thresholds
     if not len(rejected):
         return thresholds
-    n_passed = int(test_in_sequence(p.max(axis=1), plan.level, 0).sum())
+    n_passed = int(reject_in_sequence(p.max(axis=1), plan.level, 0).sum())
     return rules[n_passed - 1]
 
 
