@@ -385,8 +385,9 @@ class SDMClassifier(
             If no region reaches `alpha`; then every row is rejected. The text names
             the largest attainable alpha and any class short of calibration rows.
         ThinEvidenceWarning
-            If ``guarantee="paper"`` and the accepted rows of the calibration half are
-            too few to show `alpha` at `confidence`, even all taken together.
+            If ``guarantee="paper"`` and the accepted rows of the calibration half, even
+            all taken together, do not show `alpha` at `confidence`, considering that
+            the region was picked among many.
         """
         with all_or_nothing(self, _STATE):
             return self._fit(X, y)

@@ -194,10 +194,11 @@ def report_region(model, region, classes):
 def describe_thin_evidence(model, region, alpha, confidence):
     """Say that a region's calibration rows do not make `alpha` credible, if so.
 
-    All accepted calibration rows are taken together. If even their common accuracy is
-    not above `alpha` at the confidence asked for, by an exact binomial test, that of
-    single classes cannot be known to be. The region was chosen on these rows, which
-    makes the test lenient: it finds regions of a handful of rows.
+    All accepted calibration rows are taken together: if their common accuracy is not
+    shown to be above `alpha`, that of single classes cannot be. An exact binomial test
+    is corrected for the number of regions that Algorithm 1 compares, one for each q' of
+    the calibration half. So a region of a few dozen rows has to be better than `alpha`
+    by more than luck, the more so the more rows it was picked from.
 
     Returns
     -------
@@ -205,14 +206,16 @@ def describe_thin_evidence(model, region, alpha, confidence):
     """
     n_accepted, n_wrong = _count_calibration(model, region)
     n, errors = int(n_accepted[0].sum()), int(n_wrong[0].sum())
-    if n == 0 or binom.cdf(errors, n, 1 - alpha) <= 1 - confidence:
+    q = model.calibration_rows.rescaled_similarity
+    n_regions = len(np.unique(q[q > 0]))
+    if n == 0 or n_regions * binom.cdf(errors, n, 1 - alpha) <= 1 - confidence:
         return None
     return (
         f"The region at alpha={alpha:g} rests on thin evidence: it accepts {n} rows of "
-        f"the calibration half, {errors} of them wrong, and was chosen on them. An "
-        f"accuracy of {alpha:g} on new rows is not shown at confidence {confidence:g}. "
-        'Pass guarantee="certified", lower alpha, or add labelled rows; '
-        "region_report_ has the counts."
+        f"the calibration half, {errors} of them wrong, and was chosen on them among "
+        f"{n_regions} regions. An accuracy of {alpha:g} on new rows is not shown at "
+        f'confidence {confidence:g}. Pass guarantee="certified", lower alpha, or add '
+        "labelled rows; region_report_ has the counts."
     )
 
 

@@ -32,7 +32,10 @@ from tests.conftest import make_blobs
 
 # Where a region is expected, tests ask for accepted rows; the warning's own tests come
 # with pytest.warns.
-pytestmark = pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning"),
+    pytest.mark.filterwarnings("ignore::sdm_sklearn.ThinEvidenceWarning"),
+]
 
 METHODS = [
     "predict",

@@ -127,6 +127,15 @@ def test_thin_evidence(n_right, n_wrong, thin):
         assert 'guarantee="certified"' in message
 
 
+def test_a_region_picked_among_many_needs_more_evidence():
+    model = make_model(50, 0)
+    assert describe_thin_evidence(model, make_region(), 0.9, 0.9) is None
+    q = np.arange(1.0, 51)
+    model.calibration_rows = model.calibration_rows._replace(rescaled_similarity=q)
+    message = describe_thin_evidence(model, make_region(), 0.9, 0.9)
+    assert "among 50 regions" in message  # 50 * 0.9 ** 50 is above 0.1
+
+
 def test_message_of_a_missing_certificate():
     message = describe_missing_certificate(0.9, 0.9, np.array([30, 7]), CLASSES)
     assert "No class is certified to reach alpha=0.9 at confidence 0.9" in message
