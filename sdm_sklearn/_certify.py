@@ -204,8 +204,8 @@ def plan_joint(planning, n_classes, alpha, risk, share):
     preference for many rows: the power predicted for few rows is the less certain.
     """
     levels = thresholds_by_share(planning, n_classes, alpha)
-    counts = count_errors(planning, levels)
-    power = predict_power(*counts, share, alpha, risk).prod(axis=(0, 2))
+    n_accepted, n_wrong = count_errors(planning, levels)
+    power = predict_power(n_accepted, n_wrong, share, alpha, risk).prod(axis=(0, 2))
     start = int((power * _SHARES**_PREFERENCE).argmax())
     return Plan(np.arange(n_classes), levels[start], levels[start + 1 :], risk, 0, True)
 
@@ -219,14 +219,14 @@ def plan_per_class(planning, n_classes, alpha, risk, share):
     most rows be expected in all.
     """
     levels = thresholds_by_accuracy(planning, n_classes, alpha)
-    counts = count_errors(planning, levels)
+    n_accepted, n_wrong = count_errors(planning, levels)
     best, best_expected = None, -1.0
     for n_failures, caution in product(_doubling(n_classes), _CAUTION):
         level = risk / (n_failures + 1)
-        power = predict_power(*counts, share, alpha, level).prod(axis=0)
-        worth = counts[0][0] * power**caution
+        power = predict_power(n_accepted, n_wrong, share, alpha, level).prod(axis=0)
+        worth = n_accepted[0] * power**caution
         chosen = worth.argmax(axis=0), np.arange(n_classes)
-        power, gain = power[chosen], counts[0][0][chosen]
+        power, gain = power[chosen], n_accepted[0][chosen]
         order = np.lexsort((-gain, -power))
         order = order[power[order] >= _LEAST_POWER]
         expected = expected_gain(power[order], gain[order], n_failures)
@@ -275,7 +275,8 @@ def run_plan(plan, certify, alpha):
     rules = np.concatenate([plan.thresholds[np.newaxis], plan.path])
     # A class is charged with all errors that the plan could let in, whichever of the
     # other classes pass: leaving one out can only raise its accuracy.
-    p = p_values(*count_errors(certify, rules), alpha).max(axis=0)[:, plan.classes]
+    n_accepted, n_wrong = count_errors(certify, rules)
+    p = p_values(n_accepted, n_wrong, alpha).max(axis=0)[:, plan.classes]
     rejected = reject_in_sequence(p[0], plan.level, plan.n_failures)
     thresholds = np.full(len(plan.thresholds), np.inf)
     if not rejected.all():

@@ -825,12 +825,15 @@ class SDMClassifier(
             )
         else:
             splits = [
-                check_split(*split, codes, classes)
-                for split in list_splits(self.cv, X, y)
+                check_split(train, calibration, codes, classes)
+                for train, calibration in list_splits(self.cv, X, y)
                 for _ in range(self.n_restarts)
             ]
             certify, splits = set_aside(splits, certify_size, random_state)
-        splits = [check_split(*split, codes, classes) for split in splits]
+        splits = [
+            check_split(train, calibration, codes, classes)
+            for train, calibration in splits
+        ]
         return splits, certify
 
     def _build_model(self, adaptor, X, codes, split, n_classes, certify=None):
@@ -872,7 +875,8 @@ class SDMClassifier(
 
     def _warn_of_region(self, alpha, regions):
         """Warn if a model has no region at `alpha`, or one on thin evidence."""
-        message, category = None, NoRegionWarning
+        message: str | None = None
+        category: type[UserWarning] = NoRegionWarning
         if self.guarantee == "certified":
             if not regions[0].answered.any():
                 message = describe_missing_certificate(
@@ -880,6 +884,7 @@ class SDMClassifier(
                     self.confidence,
                     np.bincount(self._model.certify[2], minlength=len(self.classes_)),
                     self.classes_,
+                    self.region == "joint",
                 )
         elif not all(region.answered.any() for region in regions):
             message = describe_missing_region(

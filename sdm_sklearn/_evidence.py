@@ -219,7 +219,7 @@ def describe_thin_evidence(model, region, alpha, confidence):
     )
 
 
-def describe_missing_certificate(alpha, confidence, n_certify, classes):
+def describe_missing_certificate(alpha, confidence, n_certify, classes, joint):
     """Say that nothing could be certified, and what to do.
 
     Parameters
@@ -230,6 +230,8 @@ def describe_missing_certificate(alpha, confidence, n_certify, classes):
         Certify rows of each class.
     classes : ndarray of shape (n_classes,)
         Class labels.
+    joint : bool
+        Whether one class that fails rejected everything.
 
     Returns
     -------
@@ -241,9 +243,9 @@ def describe_missing_certificate(alpha, confidence, n_certify, classes):
         f"No class is certified to reach alpha={alpha:g} at confidence {confidence:g}: "
         "every row will be rejected. Without a single error that takes at least "
         f"{needed} accepted certify rows of a class, and class "
-        f"{classes.tolist()[code]!r} has {n_certify[code]} in all. Lower alpha or "
-        'confidence, add labelled rows, raise certify_size, or pass region="per_class" '
-        "if classes may be left unanswered."
+        f"{classes.tolist()[code]!r} has {n_certify[code]} in all. "
+        + ('Pass region="per_class" to answer without a class that fails. ' * joint)
+        + "Lower alpha or confidence, add labelled rows, or raise certify_size."
     )
 
 

@@ -137,10 +137,15 @@ def test_a_region_picked_among_many_needs_more_evidence():
 
 
 def test_message_of_a_missing_certificate():
-    message = describe_missing_certificate(0.9, 0.9, np.array([30, 7]), CLASSES)
+    counts = np.array([30, 7])
+    message = describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint=True)
     assert "No class is certified to reach alpha=0.9 at confidence 0.9" in message
     assert "at least 22 accepted certify rows" in message
     assert "class 'bee' has 7 in all" in message
+    assert 'region="per_class"' in message
+    message = describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint=False)
+    assert "per_class" not in message
+    assert "Lower alpha or confidence" in message
 
 
 def test_scores_of_the_calibration_half():
