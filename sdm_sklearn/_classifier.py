@@ -245,8 +245,8 @@ class SDMClassifier(
 
     The published training schedule is ``n_filters=1000, learning_rate=1e-5,
     weight_averaging=False, batch_size=50, max_epochs=200, patience=None,
-    n_restarts=10, standardize="global"``. It takes far longer and accepts fewer rows on the
-    benchmarks of this package.
+    n_restarts=10, standardize="global"``. It takes far longer and accepts fewer rows on
+    the benchmarks of this package.
 
     References
     ----------
