@@ -95,7 +95,8 @@ def train_adaptor(
     max_similarity : int or None
         Cap of q.
     class_weight : ndarray of shape (n_classes,) or None
-        Weights of the training loss.
+        Weights of the training loss, and of the calibration loss that is otherwise
+        class-balanced.
     device : str
         torch device of the gradient steps.
     seed : int
@@ -188,12 +189,13 @@ def train_adaptor(
             signals, calibration_logits = measure_signals(
                 adaptor, X, y, train, calibration, n_classes, max_similarity
             )
-            calibration_loss = balanced_loss(
+            calibration_loss = selection_loss(
                 calibration_logits,
                 y[calibration],
                 signals.calibration_similarity,
                 signals.calibration_distance,
                 n_classes,
+                class_weight,
             )
             record = {
                 "epoch": epoch,
@@ -256,10 +258,16 @@ def measure_signals(
     return signals, calibration_logits
 
 
-def balanced_loss(logits, y, similarity, distance, n_classes):
-    """Average the SDM loss within each present class, then over those classes."""
+def selection_loss(logits, y, similarity, distance, n_classes, class_weight):
+    """Average the SDM loss within each present class, then over those classes.
+
+    If the training loss has weights of classes, average over the rows with these, so
+    that the epoch is chosen for what it was trained for.
+    """
     log_probabilities = log_sdm_activation(logits, similarity, distance)
     losses = -log_probabilities[np.arange(len(y)), y] / np.log(2 + similarity)
+    if class_weight is not None:
+        return float(np.average(losses, weights=class_weight[y].astype(np.float64)))
     counts = np.bincount(y, minlength=n_classes)
     totals = np.bincount(y, weights=losses, minlength=n_classes)
     present = counts > 0

@@ -132,8 +132,8 @@ class SDMClassifier(
         Cap of q. None leaves it as counted.
 
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes in the training loss. The choice of the epoch is
-        class-balanced in any case.
+        Weights of the classes in the training loss, and in the calibration loss that
+        picks epoch and restart. With None the latter is class-balanced.
 
     ensemble : bool, default=False
         Whether a row is accepted only if the models of all restarts agree on its class
@@ -245,8 +245,8 @@ class SDMClassifier(
 
     The published training schedule is ``n_filters=1000, learning_rate=1e-5,
     weight_averaging=False, batch_size=50, max_epochs=200, patience=None,
-    n_restarts=10, standardize="global"``. It takes far longer and accepts fewer rows on
-    the benchmarks of this package.
+    n_restarts=10, standardize="global"``. It takes far longer and accepts fewer rows
+    on the benchmarks of this package.
 
     References
     ----------
@@ -265,7 +265,7 @@ class SDMClassifier(
     array([ 2, -1])
     >>> signals = clf.signals([X[0], [1e3] * 16])
     >>> signals.similarity, signals.distance.round(2)
-    (array([100., 100.]), array([0.81, 0.  ]))
+    (array([100., 100.]), array([0.82, 0.  ]))
     """
 
     _parameter_constraints: dict = {

@@ -14,10 +14,16 @@ Copies of a point, as of an empty text, are searched once and counted as often a
 stand in the data.
 """
 
+import math
+import threading
+
 import numpy as np
 
-# A block of squared distances holds about this many entries: 32 MiB in float32.
-_BLOCK_ENTRIES = 2**23
+from sdm_sklearn._threads import map_in_threads
+
+# A block of squared distances, one a thread, holds about this many entries: 64 MiB in
+# float32.
+_BLOCK_ENTRIES = 2**24
 # Direct differences are formed for at most this many values at a time.
 _DIRECT_ENTRIES = 2**22
 # Distances below this share of the lengths involved are rounding and count as 0: an
@@ -59,19 +65,26 @@ class ExactNeighbors:
 
     def _prepare_search(self):
         # Search runs on centred points of length at most 1, so that float32 neither
-        # overflows nor underflows and offsets cost no digits. (b, |b|^2), so that one
-        # product with (-2a, 1) gives |b|^2 - 2ab.
-        self.scale = np.sqrt(_squared_norm(self.points - self.center).max()) or 1.0
-        self._search32 = self._search_matrix(np.float32)
+        # overflows nor underflows and offsets cost no digits.
+        centred = self.points - self.center
+        squared_norm = _squared_norm(centred)
+        self.scale = np.sqrt(squared_norm.max()) or 1.0
+        self._search32 = self._search_matrix(np.float32, centred, squared_norm)
         # The median: one point far out must not make all others look like copies.
-        self._typical_length = np.median(np.sqrt(_squared_norm(self.points)))
+        with np.errstate(over="ignore"):
+            squared_lengths = np.einsum("ij,ij->i", self.points, self.points)
+        self._typical_length = np.sqrt(np.median(squared_lengths))
         self._point_of = np.empty(len(self.order), dtype=np.int64)
         self._point_of[self.order] = np.repeat(np.arange(len(self.counts)), self.counts)
         self._begin = np.cumsum(self.counts) - self.counts
 
-    def _search_matrix(self, dtype):
-        centred = (self.points - self.center) / self.scale
-        return np.column_stack([centred, _squared_norm(centred)]).astype(dtype)
+    def _search_matrix(self, dtype, centred, squared_norm):
+        """Return (b, |b|^2), so that a product with (-2a, 1) gives |b|^2 - 2ab."""
+        matrix = np.empty((len(centred), centred.shape[1] + 1), dtype)
+        np.divide(centred, self.scale, out=matrix[:, :-1], casting="same_kind")
+        scaled = squared_norm / self.scale / self.scale  # squared, it might overflow
+        matrix[:, -1] = scaled
+        return matrix
 
     def __getstate__(self):
         # What the search needs beyond the points follows from them.
@@ -115,22 +128,27 @@ class ExactNeighbors:
             if len(rows) == 0:
                 break
             # Few rows, if any, need float64; its matrix is not kept.
-            search = (
-                self._search32 if dtype == np.float32 else self._search_matrix(dtype)
-            )
-            undecided = []
-            for chunk in self._chunks(rows):
+            search = self._search32
+            if dtype == np.float64:
+                centred = self.points - self.center
+                search = self._search_matrix(dtype, centred, _squared_norm(centred))
+
+            spaces = _Spaces()
+
+            def answer(chunk, search=search, spaces=spaces):
                 found = self._query_chunk(
                     queries[chunk],
                     predictions[chunk],
                     None if own is None else own[chunk],
                     search,
+                    spaces,
                 )
                 similarity[chunk], nearest_squared[chunk], nearest_index[chunk] = found[
                     :3
                 ]
-                undecided.append(chunk[found[3]])
-            rows = np.concatenate(undecided)
+                return chunk[found[3]]
+
+            rows = np.concatenate(map_in_threads(answer, self._chunks(rows)))
         return similarity, np.sqrt(nearest_squared), nearest_index
 
     def _chunks(self, rows):
@@ -138,13 +156,15 @@ class ExactNeighbors:
         step = max(1, _BLOCK_ENTRIES // len(self.points))
         return [rows[start : start + step] for start in range(0, len(rows), step)]
 
-    def _query_chunk(self, queries, predictions, own, search):
+    def _query_chunk(self, queries, predictions, own, search, spaces):
         """Answer queries, sorted by prediction, from one product in one precision.
 
         Returns the similarity, the squared nearest distance, the nearest index, and
         the rows left undecided, which only happens in float32.
         """
-        squared, squared_norm, error = self._search_distances(queries, own, search)
+        squared, squared_norm, error = self._search_distances(
+            queries, own, search, spaces
+        )
         codes, begin = np.unique(predictions, return_index=True)
         end = np.append(begin[1:], len(queries))
         parts = [
@@ -155,12 +175,13 @@ class ExactNeighbors:
                 squared_norm[part],
                 error[part],
                 code,
+                spaces,
             )
             for code, part in zip(codes, map(slice, begin, end), strict=True)
         ]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def _answer(self, queries, own, squared, squared_norm, error, code):
+    def _answer(self, queries, own, squared, squared_norm, error, code, spaces):
         """Answer queries of one predicted class from their search distances."""
         first, last = self.starts[code], self.starts[code + 1]
         inner, counts = squared[:, first:last], self.counts[first:last]
@@ -171,7 +192,8 @@ class ExactNeighbors:
             squared[:, last:].min(axis=1, initial=np.inf),
         )
         # Everything that may be as near as these, to be measured again.
-        hits = squared <= _raise(breaker, 2 * error)[:, None]
+        hits = spaces.get(squared.shape, bool)
+        np.less_equal(squared, _raise(breaker, 2 * error)[:, None], out=hits)
         np.less_equal(inner, _raise(near, 2 * error)[:, None], out=hits[:, first:last])
         undecided = np.zeros(len(queries), dtype=bool)
         if squared.dtype == np.float32:
@@ -222,7 +244,7 @@ class ExactNeighbors:
             rows[itself] = self.order[self._begin[column[itself]] + 1]
         return rows
 
-    def _search_distances(self, queries, own, search):
+    def _search_distances(self, queries, own, search, spaces):
         """Return |b|^2 - 2ab for all pairs, |a|^2, and a bound of the errors.
 
         All in search units. The query's own point stands at inf, if it has no copies.
@@ -231,7 +253,11 @@ class ExactNeighbors:
             centred = (queries - self.center) / self.scale
             squared_norm = _squared_norm(centred)
             augmented = np.column_stack([-2 * centred, np.ones(len(centred))])
-            squared = augmented.astype(search.dtype) @ search.T
+            squared = np.matmul(
+                augmented.astype(search.dtype),
+                search.T,
+                out=spaces.get((len(queries), len(search)), search.dtype),
+            )
             # Casting, m + 1 products and as many sums: fewer than 2 (m + 8) roundings
             # (eps is two of them) of terms that sum to less than (|a| + 1)^2.
             roundings = (search.shape[1] + 8) * np.finfo(search.dtype).eps
@@ -283,10 +309,13 @@ class ExactNeighbors:
         """
         distances = np.empty((len(queries), n_neighbors))
         indices = np.empty((len(queries), n_neighbors), dtype=np.int64)
-        for rows in self._chunks(np.arange(len(queries))):
+
+        spaces = _Spaces()
+
+        def find(rows):
             left_out = None if own is None else own[rows]
             squared, _, error = self._search_distances(
-                queries[rows], left_out, self._search32
+                queries[rows], left_out, self._search32, spaces
             )
             # As many points as neighbours are enough, whatever copies they have.
             k = min(n_neighbors, squared.shape[1])
@@ -310,7 +339,23 @@ class ExactNeighbors:
             best = best[begin[:, None] + np.arange(n_neighbors)]
             distances[rows] = np.sqrt(exact[best])
             indices[rows] = original[best]
+
+        map_in_threads(find, self._chunks(np.arange(len(queries))))
         return distances, indices
+
+
+class _Spaces(threading.local):
+    """Working space of a thread, so that a new block does not cost fresh memory."""
+
+    def __init__(self):
+        self.spaces = {}
+
+    def get(self, shape, dtype):
+        """Return an array without values. The next one of its dtype overlays it."""
+        size = math.prod(shape)
+        if dtype not in self.spaces or self.spaces[dtype].size < size:
+            self.spaces[dtype] = np.empty(size, dtype)
+        return self.spaces[dtype][:size].reshape(shape)
 
 
 def _number_copies(support, group):

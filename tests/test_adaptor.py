@@ -8,8 +8,8 @@ from sdm_sklearn._adaptor import (
     SOFTMAX_SIMILARITY,
     _adam,
     _running_average,
-    balanced_loss,
     measure_signals,
+    selection_loss,
     train_adaptor,
 )
 from sdm_sklearn._linear import Adaptor
@@ -255,11 +255,16 @@ def test_any_dtype_is_read_batch_by_batch(dtype):
         assert_array_equal(a, b)
 
 
-def test_class_balanced_loss_by_hand():
+def test_selection_loss_by_hand():
     logits = np.log([[0.5, 0.5], [0.25, 0.75], [0.75, 0.25]])
     softmax = (np.full(3, SOFTMAX_SIMILARITY), np.full(3, SOFTMAX_DISTANCE))
-    loss = balanced_loss(logits, np.array([0, 1, 1]), *softmax, n_classes=3)
+    y = np.array([0, 1, 1])
+    loss = selection_loss(logits, y, *softmax, n_classes=3, class_weight=None)
     expected = (np.log(2) + (np.log(4 / 3) + np.log(4)) / 2) / 2  # class 2 is absent
+    assert_allclose(loss, expected)
+    weight = np.array([2.0, 1.0, 5.0])
+    loss = selection_loss(logits, y, *softmax, n_classes=3, class_weight=weight)
+    expected = (2 * np.log(2) + np.log(4 / 3) + np.log(4)) / 4
     assert_allclose(loss, expected)
 
 

@@ -13,7 +13,7 @@ MASKED_BELOW = -1e4
 
 # Scores in one tile: enough to hide the cost of starting an operation, few enough
 # that the backward pass's four buffers stay in a common last-level cache.
-_TILE_CPU = 2**19
+_TILE_CPU = 2**18
 _TILE_CUDA = 2**24
 
 # Added where a key is masked. Finite, so that its product with a zero gradient is 0.
@@ -176,6 +176,7 @@ class Scores:
         self.tiling = Tiling(query, key, is_causal, tile)
         self.n, self.b, self.mask, self.bias = n, b, mask, bias
         self.n_values = n.tolist()
+        self.one = n.new_ones(1)
         self.log1p = max(self.n_values) > _LOG1P_ABOVE
         rows = self.tiling.tile_rows
         self.triangle = n.new_full((rows, rows), _NEG).triu_(1) if is_causal else None
@@ -236,22 +237,26 @@ class Scores:
         if self.bias is not None:
             bias = chunk.take(self.bias, rows, n_keys).to(x.dtype)
             chunk.by_head(x).addcmul_(bias, self.b[chunk.heads].view(-1, 1, 1))
-        size = torch.abs(x, out=result if one_plus is None else one_plus)
+        # |x| as x sgn(x): the sign is needed in any case, and this adds 1 on the way.
+        sign = torch.sign(x, out=result)
         if self.log1p:
-            torch.log1p(size, out=result)
-            factor = _LOG2E
+            x.mul_(sign)
             if one_plus is not None:
-                one_plus.add_(1)
+                torch.add(x, 1, out=one_plus)
+            x.log1p_()
+            factor = _LOG2E
         else:
-            torch.log2(size.add_(1), out=result)
+            size = torch.addcmul(
+                self.one, x, sign, out=x if one_plus is None else one_plus
+            )
+            torch.log2(size, out=x)
             factor = 1.0
-        x.sign_()
         values = self.n_values[chunk.heads]
         if min(values) == max(values):
             factor *= values[0]
         else:
-            chunk.by_head(x).mul_(self.n[chunk.heads].view(-1, 1, 1))
-        torch.addcmul(base, x, result, value=factor, out=result)
+            chunk.by_head(sign).mul_(self.n[chunk.heads].view(-1, 1, 1))
+        torch.addcmul(base, sign, x, value=factor, out=result)
         if self.mask is not None:
             mask = additive(chunk.take(self.mask, rows, n_keys), x.dtype)
             chunk.by_head(result).add_(mask, alpha=_LOG2E)
