@@ -118,7 +118,7 @@ def draw_certify(candidates, size, random_state):
     candidates : ndarray of int
         Row numbers to draw from.
     size : float
-        Number of rows to draw, rounded down.
+        Number of rows to draw, rounded down but at least one.
     random_state : RandomState
         Source of randomness.
 
@@ -126,18 +126,8 @@ def draw_certify(candidates, size, random_state):
     -------
     certify : ndarray of int
         Ascending row numbers.
-
-    Raises
-    ------
-    ValueError
-        If there is no row to set aside.
     """
-    n_certify = int(size + 1e-9)
-    if n_certify == 0:
-        raise ValueError(
-            "certify_size leaves no row for the certificate: raise it, or give more "
-            "rows."
-        )
+    n_certify = max(1, int(size + 1e-9))
     return np.sort(random_state.permutation(candidates)[:n_certify])
 
 

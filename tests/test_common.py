@@ -24,7 +24,7 @@ from sdm_sklearn import SDMClassifier
             alpha=0.6,
             region="per_class",
             guarantee="certified",
-            certify_size=0.2,
+            certify_size=0.1,
             n_restarts=1,
             max_epochs=20,
             random_state=0,

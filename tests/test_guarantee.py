@@ -282,11 +282,6 @@ def test_bad_parameters_are_named(parameter, value, data):
         fast(**{parameter: value}).fit(*data[:2])
 
 
-def test_too_few_rows_to_set_aside(data):
-    with pytest.raises(ValueError, match="certify_size leaves no row"):
-        certified(certify_size=0.001).fit(*data[:2])
-
-
 # Thin evidence ------------------------------------------------------------------------
 
 

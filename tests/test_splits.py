@@ -136,6 +136,5 @@ def test_certify_rows_are_a_simple_random_sample():
     assert abs(counts - 500).max() < 4 * np.sqrt(2000 * 0.25 * 0.75)
 
 
-def test_no_row_for_the_certificate():
-    with pytest.raises(ValueError, match="certify_size leaves no row"):
-        draw_certify(np.arange(8), 0.9, np.random.RandomState(0))
+def test_at_least_one_row_is_set_aside():
+    assert len(draw_certify(np.arange(8), 0.1, np.random.RandomState(0))) == 1
