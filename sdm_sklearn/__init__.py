@@ -10,6 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "ModelFileError": "_container",
     "NoRegionWarning": "_region",
     "OutputEmbeddings": "_semantic_embeddings",
     "SDMClassifier": "_classifier",

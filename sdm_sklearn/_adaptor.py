@@ -6,9 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from sdm_sklearn._blocks import explained_memory_error
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
 from sdm_sklearn._linear import Adaptor, fit_standardization, standardize
 from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
+from sdm_sklearn._training_state import TrainingState, rank_of, unpack_result
 from sdm_sklearn.activation import log_sdm_activation, sdm_loss
 
 # Below this many multiplications a batch, threads cost more than they bring: each of
@@ -63,6 +65,7 @@ def train_adaptor(
     device,
     seed,
     on_epoch=None,
+    checkpoint=None,
 ):
     """Train one exemplar adaptor with the SDM loss (SDM, 3.1.6).
 
@@ -104,6 +107,8 @@ def train_adaptor(
     on_epoch : callable, default=None
         Called as ``on_epoch(record, adaptor)`` after each epoch, with its record and
         the current :class:`Adaptor`. A true return value stops.
+    checkpoint : Checkpoint, default=None
+        Where to go on from, if there is something, and where to keep each epoch.
 
     Returns
     -------
@@ -114,6 +119,8 @@ def train_adaptor(
     ValueError
         If torch does not know the device, or the first epoch leaves weights that are
         not finite.
+    MemoryError
+        If a batch does not fit.
     """
     import torch
 
@@ -129,6 +136,9 @@ def train_adaptor(
     random = np.random.RandomState(seed)
     center, scale = fit_standardization(X, train, standardization)
     work = min(batch_size, len(train)) * X.shape[1] * n_filters
+    saved = None if checkpoint is None else checkpoint.load()
+    if saved is not None and saved["finished"]:
+        return TrainingResult(*unpack_result(saved))
     with (
         # Callers may sit under no_grad or inference_mode: such tensors do not train.
         torch.inference_mode(False),
@@ -137,6 +147,10 @@ def train_adaptor(
         threadpool_limits(1, user_api="openmp")
         if work < _FEW_MULTIPLICATIONS
         else nullcontext(),
+        explained_memory_error(
+            f"Training on {device!r} takes batch_size={batch_size} rows at a time to "
+            f"n_filters={n_filters} filters: lower batch_size or n_filters."
+        ),
     ):
         parameters = [
             torch.tensor(
@@ -147,16 +161,17 @@ def train_adaptor(
             )
             for shape, bound in _layer_shapes(X.shape[1], n_filters, n_classes)
         ]
-        step = _adam(torch, parameters, learning_rate)
-        current = parameters
-        if weight_averaging:
-            current = [p.detach().clone() for p in parameters]
-            average = _running_average(torch, current)
-        similarity = np.full(len(train), SOFTMAX_SIMILARITY)
-        distance = np.full(len(train), SOFTMAX_DISTANCE)
-        history: list[dict] = []
-        best_rank, best_epoch = (True, np.inf), 0
-        for epoch in range(1, max_epochs + 1):
+        state = TrainingState(
+            random,
+            parameters,
+            _Adam(parameters, learning_rate),
+            _RunningAverage(parameters) if weight_averaging else None,
+            np.full(len(train), SOFTMAX_SIMILARITY),
+            np.full(len(train), SOFTMAX_DISTANCE),
+        )
+        if saved is not None:
+            state.restore(saved)
+        for epoch in range(len(state.history) + 1, max_epochs + 1):
             total = 0.0
             for batch in _batches(random.permutation(len(train)), batch_size):
                 rows = train[batch]
@@ -168,18 +183,18 @@ def train_adaptor(
                 loss = sdm_loss(
                     logits,
                     torch.as_tensor(y[rows], device=device),
-                    similarity[batch],
-                    distance[batch],
+                    state.similarity[batch],
+                    state.distance[batch],
                     class_weight=class_weight,
                 )
-                step(torch.autograd.grad(loss, parameters))
-                if weight_averaging:
-                    average(parameters)
+                state.adam.step(torch.autograd.grad(loss, parameters))
+                if state.average is not None:
+                    state.average.update(parameters)
                 total += float(loss.detach()) * len(batch)
 
-            adaptor = Adaptor(center, scale, *map(_to_numpy, current))
+            adaptor = Adaptor(center, scale, *map(_to_numpy, state.weights))
             if not all(np.isfinite(weights).all() for weights in adaptor):
-                if history:
+                if state.history:
                     break  # diverged: what was best before stays
                 raise ValueError(
                     "Training diverged in its first epoch: learning_rate="
@@ -205,16 +220,20 @@ def train_adaptor(
                 "mean_distance": float(signals.calibration_distance.mean()),
                 "softmax_fallback": not signals.complete,
             }
-            history.append(record)
-            rank = (not signals.complete, calibration_loss)
-            if epoch == 1 or rank < best_rank:
-                best, best_rank, best_epoch = adaptor, rank, epoch
+            state.history.append(record)
+            if epoch == 1 or rank_of(record) < state.best_rank:
+                state.best, state.best_rank = adaptor, rank_of(record)
+                state.best_epoch = epoch
             if on_epoch is not None and on_epoch(record, adaptor):
                 break
-            if patience is not None and epoch - best_epoch >= patience:
+            if patience is not None and epoch - state.best_epoch >= patience:
                 break
-            similarity, distance = signals.similarity, signals.distance
-    return TrainingResult(best, best_rank, history)
+            state.similarity, state.distance = signals.similarity, signals.distance
+            if checkpoint is not None:
+                checkpoint.save({"finished": False, **state.pack()})
+        if checkpoint is not None:
+            checkpoint.save({"finished": True, **state.pack_result()})
+    return TrainingResult(state.best, state.best_rank, state.history)
 
 
 def measure_signals(
@@ -274,45 +293,62 @@ def selection_loss(logits, y, similarity, distance, n_classes, class_weight):
     return float((totals[present] / counts[present]).mean())
 
 
-def _adam(torch, parameters, learning_rate, betas=(0.9, 0.999), epsilon=1e-8):
-    """Return a function that takes gradients and moves the parameters, as Adam does.
+class _Adam:
+    """Moves the parameters as Adam does.
 
     `torch.optim` would import torch's compiler on first use, which doubles the start of
     every fresh worker process.
     """
-    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
-    count = 0
 
-    def step(gradients):
-        nonlocal count
-        count += 1
-        scale = learning_rate / (1 - betas[0] ** count)
+    def __init__(self, parameters, learning_rate, betas=(0.9, 0.999), epsilon=1e-8):
+        import torch
+
+        self.parameters = parameters
+        self.learning_rate = learning_rate
+        self.betas = betas
+        self.epsilon = epsilon
+        self.first, self.second = (
+            [torch.zeros_like(p) for p in parameters] for _ in range(2)
+        )
+        self.count = 0
+
+    def step(self, gradients):
+        """Take one step against the gradients."""
+        import torch
+
+        self.count += 1
+        decay, decay_squared = self.betas
+        scale = self.learning_rate / (1 - decay**self.count)
+        correction = 1 - decay_squared**self.count
         with torch.no_grad():
-            for p, m, v, g in zip(parameters, first, second, gradients, strict=True):
-                m.lerp_(g, 1 - betas[0])
-                v.mul_(betas[1]).addcmul_(g, g, value=1 - betas[1])
-                root = (v / (1 - betas[1] ** count)).sqrt_().add_(epsilon)
+            for p, m, v, g in zip(
+                self.parameters, self.first, self.second, gradients, strict=True
+            ):
+                m.lerp_(g, 1 - decay)
+                v.mul_(decay_squared).addcmul_(g, g, value=1 - decay_squared)
+                root = (v / correction).sqrt_().add_(self.epsilon)
                 p.addcdiv_(m, root, value=-scale)
 
-    return step
 
-
-def _running_average(torch, averages):
-    """Return a function that takes the weights after a step and moves `averages`.
+class _RunningAverage:
+    """Averages the weights after each step.
 
     With large steps the weights jump around what they tend to; the average does not.
     """
-    count = 0
 
-    def update(parameters):
-        nonlocal count
-        count += 1
-        weight = (_AVERAGING_EXPONENT + 1) / (_AVERAGING_EXPONENT + count)
+    def __init__(self, parameters):
+        self.tensors = [p.detach().clone() for p in parameters]
+        self.count = 0
+
+    def update(self, parameters):
+        """Take in the weights after a step."""
+        import torch
+
+        self.count += 1
+        weight = (_AVERAGING_EXPONENT + 1) / (_AVERAGING_EXPONENT + self.count)
         with torch.no_grad():
-            for average, p in zip(averages, parameters, strict=True):
+            for average, p in zip(self.tensors, parameters, strict=True):
                 average.lerp_(p, weight)
-
-    return update
 
 
 def _layer_shapes(n_features, n_filters, n_classes):

@@ -1,5 +1,6 @@
 """SDMClassifier: selective classification with Similarity-Distance-Magnitude."""
 
+import os
 import sys
 import warnings
 from numbers import Integral, Real
@@ -13,16 +14,18 @@ from sklearn.base import (
     TransformerMixin,
     _fit_context,
 )
-from sklearn.callback import CallbackSupportMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.parallel import delayed
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
+from sdm_sklearn._callback import CallbackSupportMixin
 from sdm_sklearn._certify import certify_thresholds
+from sdm_sklearn._checkpoint import open_checkpoints
+from sdm_sklearn._drift import DriftMixin
 from sdm_sklearn._evidence import (
     ThinEvidenceWarning,
     as_region,
@@ -34,8 +37,9 @@ from sdm_sklearn._evidence import (
     tabulate_certificate,
 )
 from sdm_sklearn._model import SDMModel, to_frame
+from sdm_sklearn._persistence import PersistenceMixin
 from sdm_sklearn._region import NoRegionWarning, describe_missing_region
-from sdm_sklearn._restart import train_restart
+from sdm_sklearn._restart import run_restarts, train_restart
 from sdm_sklearn._selective import (
     SelectiveClassifierMixin,
     check_alpha,
@@ -59,6 +63,8 @@ _STATE = ("_models", "_regions", "_alpha", "_n_rows")
 
 class SDMClassifier(
     SelectiveClassifierMixin,
+    PersistenceMixin,
+    DriftMixin,
     CallbackSupportMixin,
     ClassNamePrefixFeaturesOutMixin,
     ClassifierMixin,
@@ -179,6 +185,13 @@ class SDMClassifier(
         Seed of splits, initial weights and batches. The same seed gives the same
         model, whatever `n_jobs` is.
 
+    checkpoint_dir : str, path-like or None, default=None
+        Folder in which `fit` keeps the state of every restart after each epoch. If it
+        is interrupted, the same call of `fit` goes on from there, to the same model to
+        the last bit. The files are found by a digest of data and parameters, and
+        removed once the model is fitted; `random_state` must not be None. Callbacks
+        see only the epochs that are trained after that.
+
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
@@ -293,6 +306,7 @@ class SDMClassifier(
         "device": [str],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
+        "checkpoint_dir": [str, os.PathLike, None],
     }
 
     _doc_link_module = "sdm_sklearn"
@@ -328,6 +342,7 @@ class SDMClassifier(
         device="cpu",
         n_jobs=None,
         random_state=None,
+        checkpoint_dir=None,
     ):
         self.alpha = alpha
         self.n_filters = n_filters
@@ -353,6 +368,7 @@ class SDMClassifier(
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.checkpoint_dir = checkpoint_dir
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y):
@@ -410,12 +426,25 @@ class SDMClassifier(
         context = self._init_callback_context(
             max_subtasks=len(splits), sequential_subtasks=False
         ).call_on_fit_task_begin(estimator=self, X=X, y=y)
-        results = Parallel(n_jobs=self.n_jobs)(
+        checkpoints = open_checkpoints(self, X, codes, classes, splits, seeds)
+        tasks = [
             delayed(train_restart)(
-                self, X, codes, split, seed, attributes, restart, context
+                self,
+                X,
+                codes,
+                split,
+                seed,
+                attributes,
+                restart,
+                context,
+                checkpoint,
+                os.getpid(),
             )
-            for restart, (split, seed) in enumerate(zip(splits, seeds, strict=True))
-        )
+            for restart, (split, seed, checkpoint) in enumerate(
+                zip(splits, seeds, checkpoints, strict=True)
+            )
+        ]
+        results = run_restarts(tasks, self.n_jobs)
 
         best = min(range(len(results)), key=lambda i: results[i].rank)
         kept = [best]
@@ -442,6 +471,8 @@ class SDMClassifier(
         context.call_on_fit_task_end(
             estimator=self, X=X, y=y, reconstruction_attributes=dict
         )
+        for checkpoint in filter(None, checkpoints):
+            checkpoint.remove()
         self._warn_of_region(alpha, self._regions)
         return self
 
@@ -843,7 +874,7 @@ class SDMClassifier(
 
     def _model_attributes(self, models, split, n_rows, alpha, classes):
         """Fitted attributes that follow from the models; the first is the best."""
-        regions, level = self._regions_of(models, alpha)
+        regions, _ = self._regions_of(models, alpha)
         attributes = {
             "support_indices_": split[0],
             "calibration_indices_": split[1],
@@ -860,18 +891,23 @@ class SDMClassifier(
             "region_report_": report_region(models[0], regions[0], classes),
         }
         if models[0].certify is not None:
-            measured = [model.certify_measured for model in models]
-            signals = self._judge(measured, alpha, regions, models)
-            attributes["certificate_"] = tabulate_certificate(
-                signals.prediction,
-                models[0].certify[2],
-                signals.accepted,
-                classes,
-                alpha,
-                # Thresholds of the paper's region: all bounds at once.
-                (1 - self.confidence) / (2 * len(classes)) if level is None else level,
-            )
+            attributes["certificate_"] = self._certify(models, regions, alpha, classes)
         return attributes
+
+    def _certify(self, models, regions, alpha, classes):
+        """Tabulate what the certify rows say of the regions."""
+        level = self._regions_of(models, alpha)[1]
+        measured = [model.certify_measured for model in models]
+        signals = self._judge(measured, alpha, regions, models)
+        return tabulate_certificate(
+            signals.prediction,
+            models[0].certify[2],
+            signals.accepted,
+            classes,
+            alpha,
+            # Of the paper's region, all bounds at once.
+            (1 - self.confidence) / (2 * len(classes)) if level is None else level,
+        )
 
     def _warn_of_region(self, alpha, regions):
         """Warn if a model has no region at `alpha`, or one on thin evidence."""

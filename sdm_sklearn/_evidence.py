@@ -196,9 +196,9 @@ def describe_thin_evidence(model, region, alpha, confidence):
 
     All accepted calibration rows are taken together: if their common accuracy is not
     shown to be above `alpha`, that of single classes cannot be. An exact binomial test
-    is corrected for the number of regions that Algorithm 1 compares, one for each q' of
-    the calibration half. So a region of a few dozen rows has to be better than `alpha`
-    by more than luck, the more so the more rows it was picked from.
+    is corrected for the number of regions that Algorithm 1 tried until one passed, one
+    for each smaller q' of the calibration half. So a region of a few dozen rows has to
+    be better than `alpha` by more than luck, the more so the longer the search was.
 
     Returns
     -------
@@ -207,15 +207,16 @@ def describe_thin_evidence(model, region, alpha, confidence):
     n_accepted, n_wrong = _count_calibration(model, region)
     n, errors = int(n_accepted[0].sum()), int(n_wrong[0].sum())
     q = model.calibration_rows.rescaled_similarity
-    n_regions = len(np.unique(q[q > 0]))
+    last = region.q_min[region.answered].max(initial=0)
+    n_regions = len(np.unique(q[(q > 0) & (q <= last)]))
     if n == 0 or n_regions * binom.cdf(errors, n, 1 - alpha) <= 1 - confidence:
         return None
     return (
         f"The region at alpha={alpha:g} rests on thin evidence: it accepts {n} rows of "
-        f"the calibration half, {errors} of them wrong, and was chosen on them among "
-        f"{n_regions} regions. An accuracy of {alpha:g} on new rows is not shown at "
-        f'confidence {confidence:g}. Pass guarantee="certified", lower alpha, or add '
-        "labelled rows; region_report_ has the counts."
+        f"the calibration half, {errors} of them wrong, and was chosen on them, the "
+        f"last of {n_regions} regions tried. An accuracy of {alpha:g} on new rows is "
+        f'not shown at confidence {confidence:g}. Pass guarantee="certified", lower '
+        "alpha, or add labelled rows; region_report_ has the counts."
     )
 
 

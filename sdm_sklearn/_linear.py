@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sdm_sklearn._blocks import in_blocks
+
 # Rows are read, converted and multiplied this many at a time.
 _CHUNK_ROWS = 4096
 # A chunk is padded with zeros to a multiple of this many rows: a matrix product then
@@ -85,13 +87,22 @@ class Projection(NamedTuple):
 def _affine(X, rows, center, scale, matrix, offset):
     n_rows = X.shape[0] if rows is None else len(rows)
     out = np.empty((n_rows, matrix.shape[1]))
-    for start in range(0, n_rows, _CHUNK_ROWS):
-        part = slice(start, min(start + _CHUNK_ROWS, n_rows))
+
+    def multiply(part):
+        part = slice(part.start, part.stop)
         chunk = X[part] if rows is None else X[rows[part]]
         n_padded = -(-len(chunk) // _ROW_MULTIPLE) * _ROW_MULTIPLE
         padded = np.zeros((n_padded, X.shape[1]))
         padded[: len(chunk)] = standardize(chunk, center, scale)
         out[part] = (padded @ matrix)[: len(chunk)]
+
+    in_blocks(
+        range(n_rows),
+        _CHUNK_ROWS,
+        multiply,
+        f"Embeddings of {X.shape[1]} features and n_filters={matrix.shape[1]} do not "
+        "fit: lower n_filters.",
+    )
     out += offset
     return out
 

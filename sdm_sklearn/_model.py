@@ -39,6 +39,9 @@ class SDMModel:
         Number of classes.
     max_similarity : int or None
         Cap of q.
+    measured : tuple of ndarray, default=None
+        q, capped, and nearest distance of the calibration half, if they are known. None
+        measures them, which is the costly part.
     certify : tuple of ndarray, default=None
         The same three arrays of rows that had no part in anything before, if some were
         set aside.
@@ -52,6 +55,7 @@ class SDMModel:
         calibration,
         n_classes,
         max_similarity,
+        measured=None,
         certify=None,
     ):
         self.adaptor = adaptor
@@ -63,14 +67,21 @@ class SDMModel:
         self.certify = certify
         coordinates, labels, predictions = support
         self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
+        self.measured = self._measure_calibration() if measured is None else measured
         self._calibrate()
 
+    def _measure_calibration(self):
+        coordinates, logits, _ = self.calibration
+        similarity, nearest, _ = self.neighbors.query(
+            coordinates, logits.argmax(axis=1)
+        )
+        return cap_similarity(similarity, self.max_similarity), nearest
+
     def _calibrate(self):
-        """Measure the calibration half: its eCDFs, q' and true-class outputs."""
-        coordinates, logits, y = self.calibration
+        """Derive the eCDFs, q' and true-class outputs of the calibration half."""
+        _, logits, y = self.calibration
         prediction = logits.argmax(axis=1)
-        similarity, nearest, _ = self.neighbors.query(coordinates, prediction)
-        similarity = cap_similarity(similarity, self.max_similarity)
+        similarity, nearest = self.measured
         self.ecdf = fit_class_ecdf(nearest, y, similarity, self.n_classes)
         distance = evaluate_distance(nearest, self.ecdf)
         probability = sdm_activation(logits, similarity, distance)
@@ -102,7 +113,13 @@ class SDMModel:
         if certify is not None:
             certify = (*projection.project(X, certify), y[certify])
         return cls(
-            adaptor, projection, support, held_out, n_classes, max_similarity, certify
+            adaptor,
+            projection,
+            support,
+            held_out,
+            n_classes,
+            max_similarity,
+            certify=certify,
         )
 
     def extend(self, X, y):
@@ -122,7 +139,7 @@ class SDMModel:
             self.calibration,
             self.n_classes,
             self.max_similarity,
-            self.certify,
+            certify=self.certify,
         )
 
     def count_calibration_copies(self, n_added):
@@ -177,6 +194,18 @@ class SDMModel:
             similarity=cap_similarity(similarity, self.max_similarity),
             nearest_distance=nearest,
             nearest_index=index,
+            distance=evaluate_distance(nearest, self.ecdf),
+        )
+
+    def recall_calibration(self):
+        """Return what `measure` would for the calibration half, without a search."""
+        _, logits, _ = self.calibration
+        similarity, nearest = self.measured
+        return Bunch(
+            prediction=logits.argmax(axis=1),
+            logits=logits,
+            similarity=similarity,
+            nearest_distance=nearest,
             distance=evaluate_distance(nearest, self.ecdf),
         )
 

@@ -16,9 +16,11 @@ stand in the data.
 
 import math
 import threading
+from functools import partial
 
 import numpy as np
 
+from sdm_sklearn._blocks import in_blocks
 from sdm_sklearn._threads import map_in_threads
 
 # A block of squared distances, one a thread, holds about this many entries: 64 MiB in
@@ -122,6 +124,22 @@ class ExactNeighbors:
         similarity = np.zeros(n_queries)
         nearest_squared = np.full(n_queries, np.inf)
         nearest_index = np.full(n_queries, -1, dtype=np.int64)
+        undecided = np.zeros(n_queries, dtype=bool)
+
+        def answer(search, spaces, rows):
+            (
+                similarity[rows],
+                nearest_squared[rows],
+                nearest_index[rows],
+                undecided[rows],
+            ) = self._query_chunk(
+                queries[rows],
+                predictions[rows],
+                None if own is None else own[rows],
+                search,
+                spaces,
+            )
+
         # Queries of one class share their slices, so they are answered together.
         rows = np.argsort(predictions, kind="stable")
         for dtype in (np.float32, np.float64):
@@ -132,29 +150,20 @@ class ExactNeighbors:
             if dtype == np.float64:
                 centred = self.points - self.center
                 search = self._search_matrix(dtype, centred, _squared_norm(centred))
-
-            spaces = _Spaces()
-
-            def answer(chunk, search=search, spaces=spaces):
-                found = self._query_chunk(
-                    queries[chunk],
-                    predictions[chunk],
-                    None if own is None else own[chunk],
-                    search,
-                    spaces,
-                )
-                similarity[chunk], nearest_squared[chunk], nearest_index[chunk] = found[
-                    :3
-                ]
-                return chunk[found[3]]
-
-            rows = np.concatenate(map_in_threads(answer, self._chunks(rows)))
+            self._in_chunks(rows, partial(answer, search, _Spaces()))
+            rows = rows[undecided[rows]]
         return similarity, np.sqrt(nearest_squared), nearest_index
 
-    def _chunks(self, rows):
-        """Cut `rows` so that the distances of a chunk to all points fit a block."""
+    def _in_chunks(self, rows, work):
+        """Do `work` on chunks of rows whose distances to all points fit a block."""
         step = max(1, _BLOCK_ENTRIES // len(self.points))
-        return [rows[start : start + step] for start in range(0, len(rows), step)]
+        chunks = [rows[start : start + step] for start in range(0, len(rows), step)]
+        advice = (
+            f"The search among {len(self.points)} exemplars of {self.points.shape[1]} "
+            "dimensions does not fit: lower n_filters, fit on fewer rows, or run fewer "
+            "searches at a time (n_jobs)."
+        )
+        map_in_threads(lambda chunk: in_blocks(chunk, step, work, advice), chunks)
 
     def _query_chunk(self, queries, predictions, own, search, spaces):
         """Answer queries, sorted by prediction, from one product in one precision.
@@ -340,7 +349,7 @@ class ExactNeighbors:
             distances[rows] = np.sqrt(exact[best])
             indices[rows] = original[best]
 
-        map_in_threads(find, self._chunks(np.arange(len(queries))))
+        self._in_chunks(np.arange(len(queries)), find)
         return distances, indices
 
 

@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sdm_sklearn._adaptor import (
     SOFTMAX_DISTANCE,
     SOFTMAX_SIMILARITY,
-    _adam,
-    _running_average,
+    _Adam,
+    _RunningAverage,
     measure_signals,
     selection_loss,
     train_adaptor,
@@ -94,7 +94,7 @@ def test_adam_is_that_of_torch():
         [torch.ones(3, 2, requires_grad=True), torch.ones(4, requires_grad=True)]
         for _ in range(2)
     )
-    step, optimizer = _adam(torch, ours, 0.01), torch.optim.Adam(theirs, lr=0.01)
+    step, optimizer = _Adam(ours, 0.01).step, torch.optim.Adam(theirs, lr=0.01)
     for _ in range(20):
         gradients = [torch.randn(p.shape, generator=generator) for p in ours]
         step(gradients)
@@ -107,13 +107,12 @@ def test_adam_is_that_of_torch():
 
 def test_running_average_of_hand_worked_steps():
     # Weights 9/9, 9/10, 9/11 of the steps 1, 2, 3 (exponent 8).
-    averages = [torch.tensor([7.0]), torch.tensor([[7.0, 7.0]])]
-    update = _running_average(torch, averages)
+    average = _RunningAverage([torch.tensor([7.0]), torch.tensor([[7.0, 7.0]])])
     for value in (1.0, 2.0, 4.0):
-        update([torch.tensor([value]), torch.tensor([[value, -value]])])
+        average.update([torch.tensor([value]), torch.tensor([[value, -value]])])
     expected = (1 * 0.1 + 2 * 0.9) * 2 / 11 + 4 * 9 / 11
-    assert_allclose(averages[0], [expected], rtol=1e-6)
-    assert_allclose(averages[1], [[expected, -expected]], rtol=1e-6)
+    assert_allclose(average.tensors[0], [expected], rtol=1e-6)
+    assert_allclose(average.tensors[1], [[expected, -expected]], rtol=1e-6)
 
 
 def test_averaged_weights_jump_less():

@@ -26,7 +26,7 @@ def make_model(n_right, n_wrong):
     y = np.arange(n) % 2
     prediction = np.where(np.arange(n) < n_wrong, 1 - y, y)
     rows = CalibrationRows(
-        np.full(n, 5.0), np.full(n, 0.95), y, prediction, np.full(n, 0.95)
+        np.full(n, 1.0), np.full(n, 0.95), y, prediction, np.full(n, 0.95)
     )
     return Bunch(calibration_rows=rows, n_classes=2)
 
@@ -132,8 +132,12 @@ def test_a_region_picked_among_many_needs_more_evidence():
     assert describe_thin_evidence(model, make_region(), 0.9, 0.9) is None
     q = np.arange(1.0, 51)
     model.calibration_rows = model.calibration_rows._replace(rescaled_similarity=q)
-    message = describe_thin_evidence(model, make_region(), 0.9, 0.9)
-    assert "among 50 regions" in message  # 50 * 0.9 ** 50 is above 0.1
+    assert describe_thin_evidence(model, make_region(), 0.9, 0.9) is None
+    # The 30th region tried accepts 21 rows.
+    late = Region(np.full(2, 30.0), np.full(2, 0.9))
+    message = describe_thin_evidence(model, late, 0.9, 0.9)
+    assert "accepts 21 rows" in message
+    assert "the last of 30 regions tried" in message
 
 
 def test_message_of_a_missing_certificate():

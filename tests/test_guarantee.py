@@ -300,3 +300,32 @@ def test_thin_evidence_is_told():
         warnings.simplefilter("error")
         fast(confidence=0.001, alpha=0.6).fit(X, y)
         clf.predict_selective(X)
+
+
+# Model files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"guarantee": "certified"},
+        {"guarantee": "certified", "region": "per_class", "alpha": 0.8},
+        {"region": "per_class"},
+        {"certify_size": 0.4},
+    ],
+)
+def test_a_saved_model_keeps_its_guarantee(data, tmp_path, parameters):
+    X, y, X_test, _ = data
+    clf = fast(**parameters).fit(X, y)
+    clf.save(tmp_path / "model.npz")
+    again = SDMClassifier.load(tmp_path / "model.npz")
+    for alpha in (None, 0.75):
+        assert_array_equal(
+            again.predict_selective(X_test, alpha=alpha),
+            clf.predict_selective(X_test, alpha=alpha),
+        )
+    for name in ("region_report_", "certificate_"):
+        assert hasattr(again, name) == hasattr(clf, name)
+        for column, values in getattr(clf, name, {}).items():
+            assert_array_equal(getattr(again, name)[column], values)
+    assert again.q_min_ == clf.q_min_

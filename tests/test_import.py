@@ -54,7 +54,7 @@ def test_a_loaded_model_predicts_without_torch(fitted, tmp_path):
 def test_import_changes_no_global_state():
     code = (
         "import os, random, warnings, logging, numpy as np, torch\n"
-        "import sklearn.callback, sklearn.frozen, sklearn.model_selection\n"
+        "import sklearn.frozen, sklearn.model_selection\n"
         "def state():\n"
         "    return (dict(os.environ), list(warnings.filters), random.getstate(),\n"
         "            np.random.get_state()[1].tolist(),\n"

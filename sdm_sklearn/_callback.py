@@ -1,0 +1,14 @@
+"""scikit-learn's callbacks, without a trace in the caller's random numbers.
+
+`sklearn.callback` imports rich where it is installed, and that draws from Python's
+global generator while it is imported.
+"""
+
+import random
+
+_state = random.getstate()
+from sklearn.callback import CallbackSupportMixin  # noqa: E402
+
+random.setstate(_state)
+
+__all__ = ["CallbackSupportMixin"]
