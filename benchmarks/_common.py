@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sdm_sklearn import NoRegionWarning, SDMClassifier
+from sdm_sklearn import NoRegionWarning, SDMClassifier, ThinEvidenceWarning
 from sdm_sklearn.datasets import load_intents
 from sdm_sklearn.metrics import (
     class_conditional_accuracy_score,
@@ -84,10 +84,11 @@ def load(name, data, seed):
 
 
 def fit_sdm(task, alpha, seed, **parameters):
-    """Fit SDMClassifier; finding no region is an outcome here, not a surprise."""
+    """Fit SDMClassifier; no region, or a thin one, is an outcome, not a surprise."""
     clf = SDMClassifier(alpha=alpha, random_state=seed, **parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoRegionWarning)
+        warnings.simplefilter("ignore", ThinEvidenceWarning)
         return clf.fit(task.X_fit, task.y_fit)
 
 

@@ -16,6 +16,7 @@ _MODULE_OF = {
     "SDMClassifier": "_classifier",
     "SelectiveThresholdCV": "_threshold_cv",
     "SemanticSoftmaxCalibrator": "_semantic_softmax",
+    "ThinEvidenceWarning": "_evidence",
     "find_label_tokens": "_semantic_labels",
     "predict_selective": "_selective",
     "read_top_logprobs": "_semantic_inputs",

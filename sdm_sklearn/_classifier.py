@@ -23,8 +23,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
 from sdm_sklearn._callback import CallbackSupportMixin
+from sdm_sklearn._certify import certify_thresholds
 from sdm_sklearn._checkpoint import open_checkpoints
 from sdm_sklearn._drift import DriftMixin
+from sdm_sklearn._evidence import (
+    ThinEvidenceWarning,
+    as_region,
+    describe_missing_certificate,
+    describe_thin_evidence,
+    report_region,
+    score_calibration,
+    score_rows,
+    tabulate_certificate,
+)
 from sdm_sklearn._model import SDMModel, to_frame
 from sdm_sklearn._persistence import PersistenceMixin
 from sdm_sklearn._region import NoRegionWarning, describe_missing_region
@@ -34,7 +45,12 @@ from sdm_sklearn._selective import (
     check_alpha,
     resolve_reject_label,
 )
-from sdm_sklearn._splits import check_split, list_splits, stratified_halves
+from sdm_sklearn._splits import (
+    check_split,
+    list_splits,
+    random_halves,
+    set_aside,
+)
 from sdm_sklearn._state import all_or_nothing
 from sdm_sklearn._validation import check_finite, check_labels, check_same_kind
 from sdm_sklearn.activation import log_sdm_activation
@@ -140,6 +156,26 @@ class SDMClassifier(
         Whether the lower end of the Dvoretzky-Kiefer-Wolfowitz band of d decides which
         rows are accepted.
 
+    region : {"joint", "per_class"}, default="joint"
+        Whether one class that cannot reach `alpha` rejects everything, as in the paper,
+        or is left unanswered by itself. With "per_class" all that is said of a class
+        holds for those that are answered; `region_report_` tells which. A row of
+        another class can only be rejected or be wrong.
+
+    guarantee : {"paper", "certified"}, default="paper"
+        What the region rests on. "paper" is Algorithm 1, on the calibration half.
+        "certified" takes the thresholds whose accuracies pass exact tests on rows set
+        aside before the fit: the probability that any conditional accuracy of an
+        answered class is below `alpha` is at most 1 - `confidence`. What cannot be
+        certified is rejected. See the :ref:`user guide <certificates>`.
+
+    confidence : float, default=0.9
+        Probability with which a certificate holds.
+
+    certify_size : float or None, default=None
+        Share of the calibration half that is set aside for the certificate. None is
+        0.5 with ``guarantee="certified"``, and no row otherwise.
+
     reject_label : "auto", str or number, default="auto"
         Label of rejected rows, of the kind of the classes: the result is one array
         of both, so that bools become integers. "auto" is "rejected" for string classes
@@ -181,12 +217,29 @@ class SDMClassifier(
     calibration_indices_ : ndarray of shape (n_calibration,)
         Rows of the `X` given to `fit` that form the calibration half.
 
+    certify_indices_ : ndarray of shape (n_certify,)
+        Rows of the `X` given to `fit` that were set aside for the certificate.
+
     q_min_ : float
         Smallest rescaled similarity q' of the region, inf if there is none.
 
     thresholds_ : ndarray of shape (n_classes,)
-        Smallest SDM output of an accepted prediction of each class, inf if there is no
-        region.
+        Smallest SDM output of an accepted prediction of each class, inf if the class is
+        not answered.
+
+    region_report_ : dict of ndarray
+        One entry per class: "class", "answered", "q_min", "threshold", "n_calibration"
+        and, of the accepted rows of the calibration half, "n_predicted" with
+        "prediction_accuracy" and "n_of_class" with "class_accuracy". The region was
+        chosen on these rows, so that the accuracies flatter it.
+
+    certificate_ : Certificate, a dict of ndarray
+        One entry per statement: "class", "kind" ("prediction" or "class"), "n" accepted
+        certify rows, their "accuracy", its lower "bound", and "alpha". With
+        ``guarantee="paper"`` all bounds hold at once with the probability `confidence`.
+        With "certified" it is the statement that each answered class reaches `alpha`
+        that holds with this probability, not a bound above it. Only if rows were set
+        aside.
 
     alpha_found_ : float
         Largest alpha, to four decimals, for which the calibration half has a region,
@@ -255,6 +308,10 @@ class SDMClassifier(
         "class_weight": [dict, StrOptions({"balanced"}), None],
         "ensemble": ["boolean"],
         "conservative": ["boolean"],
+        "region": [StrOptions({"joint", "per_class"})],
+        "guarantee": [StrOptions({"paper", "certified"})],
+        "confidence": [Interval(Real, 0, 1, closed="neither")],
+        "certify_size": [Interval(Real, 0, 1, closed="neither"), None],
         "reject_label": [str, Real, np.bool_, None],
         "device": [str],
         "n_jobs": [Integral, None],
@@ -287,6 +344,10 @@ class SDMClassifier(
         class_weight=None,
         ensemble=False,
         conservative=False,
+        region="joint",
+        guarantee="paper",
+        confidence=0.9,
+        certify_size=None,
         reject_label="auto",
         device="cpu",
         n_jobs=None,
@@ -309,6 +370,10 @@ class SDMClassifier(
         self.class_weight = class_weight
         self.ensemble = ensemble
         self.conservative = conservative
+        self.region = region
+        self.guarantee = guarantee
+        self.confidence = confidence
+        self.certify_size = certify_size
         self.reject_label = reject_label
         self.device = device
         self.n_jobs = n_jobs
@@ -345,6 +410,10 @@ class SDMClassifier(
         NoRegionWarning
             If no region reaches `alpha`; then every row is rejected. The text names
             the largest attainable alpha and any class short of calibration rows.
+        ThinEvidenceWarning
+            If ``guarantee="paper"`` and the accepted rows of the calibration half, even
+            all taken together, do not show `alpha` at `confidence`, considering that
+            the region was picked among many.
         """
         with all_or_nothing(self, _STATE):
             return self._fit(X, y)
@@ -360,7 +429,7 @@ class SDMClassifier(
             )
         reject_label = resolve_reject_label(self.reject_label, classes)
         random_state = check_random_state(self.random_state)
-        splits = self._split(X, y, codes, classes, random_state)
+        splits, certify = self._split(X, y, codes, classes, random_state)
         seeds = random_state.randint(_SEEDS, size=len(splits))
         attributes = {"classes_": classes, "reject_label_": reject_label}
 
@@ -392,10 +461,16 @@ class SDMClassifier(
         if self.ensemble:
             kept += [i for i in range(len(results)) if i != best]
         models = [
-            self._build_model(results[i].adaptor, X, codes, splits[i], len(classes))
+            self._build_model(
+                results[i].adaptor, X, codes, splits[i], len(classes), certify
+            )
             for i in kept
         ]
-        attributes |= self._model_attributes(models, splits[best], len(X), alpha)
+        attributes |= self._model_attributes(
+            models, splits[best], len(X), alpha, classes
+        )
+        if certify is not None:
+            attributes["certify_indices_"] = certify
         attributes["history_"] = [
             {"restart": restart, **record}
             for restart, result in enumerate(results)
@@ -408,7 +483,7 @@ class SDMClassifier(
         )
         for checkpoint in filter(None, checkpoints):
             checkpoint.remove()
-        self._warn_without_region(alpha, self._regions)
+        self._warn_of_region(alpha, self._regions)
         return self
 
     def predict(self, X):
@@ -670,10 +745,12 @@ class SDMClassifier(
         n_rows = self._n_rows + len(X)
         support = np.append(self.support_indices_, np.arange(self._n_rows, n_rows))
         split = (support, self.calibration_indices_)
-        attributes = self._model_attributes(models, split, n_rows, self._alpha)
+        attributes = self._model_attributes(
+            models, split, n_rows, self._alpha, self.classes_
+        )
         for name, value in attributes.items():
             setattr(self, name, value)
-        self._warn_without_region(self._alpha, self._regions)
+        self._warn_of_region(self._alpha, self._regions)
         return self
 
     def _decide(self, X, alpha):
@@ -697,21 +774,42 @@ class SDMClassifier(
         if alpha is None:
             return self._alpha, self._regions
         alpha = check_alpha(alpha)
-        return alpha, [model.find_region(alpha) for model in self._models]
+        return alpha, self._regions_of(self._models, alpha)[0]
 
     def _regions_to_predict(self, alpha):
         """Find the regions, and warn of a missing one that `fit` did not warn of."""
         found = self._find_regions(alpha)
         if alpha is not None:
-            self._warn_without_region(*found)
+            self._warn_of_region(*found)
         return found
 
-    def _judge(self, measured, alpha, regions):
+    def _regions_of(self, models, alpha):
+        """Return the region of every model, and the level of its tests or None."""
+        if self.guarantee == "paper" or models[0].certify is None:
+            return [model.find_region(alpha, self.region) for model in models], None
+        best, y = models[0], models[0].certify[2]
+        thresholds, level = certify_thresholds(
+            score_calibration(best),
+            score_rows(
+                models,
+                [model.certify_measured for model in models],
+                y,
+                alpha,
+                self.conservative,
+            ),
+            best.n_classes,
+            alpha,
+            self.confidence,
+            self.region == "per_class",
+        )
+        return [as_region(thresholds)] * len(models), level
+
+    def _judge(self, measured, alpha, regions, models=None):
         """Turn what each model measured into the best one's signals, with codes."""
         best, *others = (
             model.signals(values, region, alpha)
             for model, values, region in zip(
-                self._models, measured, regions, strict=True
+                models or self._models, measured, regions, strict=True
             )
         )
         for other in others:
@@ -754,24 +852,32 @@ class SDMClassifier(
         return checked
 
     def _split(self, X, y, codes, classes, random_state):
-        """Return the (training, calibration) rows of every restart, checked."""
+        """Return the (training, calibration) rows of every restart, and certify's."""
+        certify_size = self.certify_size
+        if certify_size is None and self.guarantee == "certified":
+            certify_size = 0.5
         if self.cv is None:
-            splits = [
-                stratified_halves(codes, self.calibration_size, random_state)
-                for _ in range(self.n_restarts)
-            ]
+            certify, splits = random_halves(
+                codes,
+                self.calibration_size,
+                certify_size,
+                self.n_restarts,
+                random_state,
+            )
         else:
             splits = [
-                split
-                for split in list_splits(self.cv, X, y)
+                check_split(train, calibration, codes, classes)
+                for train, calibration in list_splits(self.cv, X, y)
                 for _ in range(self.n_restarts)
             ]
-        return [
+            certify, splits = set_aside(splits, certify_size, random_state)
+        splits = [
             check_split(train, calibration, codes, classes)
             for train, calibration in splits
         ]
+        return splits, certify
 
-    def _build_model(self, adaptor, X, codes, split, n_classes):
+    def _build_model(self, adaptor, X, codes, split, n_classes, certify=None):
         return SDMModel.from_training(
             adaptor,
             X,
@@ -780,32 +886,70 @@ class SDMClassifier(
             n_classes,
             self.max_similarity,
             self.neighbors,
+            certify,
         )
 
-    def _model_attributes(self, models, split, n_rows, alpha):
+    def _model_attributes(self, models, split, n_rows, alpha, classes):
         """Fitted attributes that follow from the models; the first is the best."""
-        regions = [model.find_region(alpha) for model in models]
-        return {
+        regions, _ = self._regions_of(models, alpha)
+        attributes = {
             "support_indices_": split[0],
             "calibration_indices_": split[1],
             "_models": models,
             "_n_rows": n_rows,
             "_alpha": alpha,
             "_regions": regions,
-            "q_min_": regions[0].q_min,
+            "q_min_": float(regions[0].q_min.min()),
             "thresholds_": regions[0].thresholds,
             # In an ensemble every member needs a region: NaN if one has none.
-            "alpha_found_": float(np.min([m.find_largest_alpha() for m in models])),
+            "alpha_found_": float(
+                np.min([model.find_largest_alpha(self.region) for model in models])
+            ),
+            "region_report_": report_region(models[0], regions[0], classes),
         }
+        if models[0].certify is not None:
+            attributes["certificate_"] = self._certify(models, regions, alpha, classes)
+        return attributes
 
-    def _warn_without_region(self, alpha, regions):
-        """Warn if a model has no region at `alpha`."""
-        if all(np.isfinite(region.q_min) for region in regions):
-            return
-        message = describe_missing_region(
-            alpha, self.alpha_found_, self._model.calibration[2], self.classes_
+    def _certify(self, models, regions, alpha, classes):
+        """Tabulate what the certify rows say of the regions."""
+        level = self._regions_of(models, alpha)[1]
+        measured = [model.certify_measured for model in models]
+        signals = self._judge(measured, alpha, regions, models)
+        return tabulate_certificate(
+            signals.prediction,
+            models[0].certify[2],
+            signals.accepted,
+            classes,
+            alpha,
+            # Of the paper's region, all bounds at once.
+            (1 - self.confidence) / (2 * len(classes)) if level is None else level,
         )
-        warnings.warn(message, NoRegionWarning, stacklevel=_stack_level())
+
+    def _warn_of_region(self, alpha, regions):
+        """Warn if a model has no region at `alpha`, or one on thin evidence."""
+        message: str | None = None
+        category: type[UserWarning] = NoRegionWarning
+        if self.guarantee == "certified":
+            if not regions[0].answered.any():
+                message = describe_missing_certificate(
+                    alpha,
+                    self.confidence,
+                    np.bincount(self._model.certify[2], minlength=len(self.classes_)),
+                    self.classes_,
+                    self.region == "joint",
+                )
+        elif not all(region.answered.any() for region in regions):
+            message = describe_missing_region(
+                alpha, self.alpha_found_, self._model.calibration[2], self.classes_
+            )
+        else:
+            category = ThinEvidenceWarning
+            message = describe_thin_evidence(
+                self._model, regions[0], alpha, self.confidence
+            )
+        if message:
+            warnings.warn(message, category, stacklevel=_stack_level())
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_models")

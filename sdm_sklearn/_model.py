@@ -6,6 +6,7 @@ from sklearn.utils import Bunch
 from sdm_sklearn._ecdf import dkw_epsilon, evaluate_distance, fit_class_ecdf
 from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
 from sdm_sklearn._region import (
+    CalibrationRows,
     effective_sample_size,
     find_largest_alpha,
     find_region,
@@ -44,6 +45,9 @@ class SDMModel:
     measured : tuple of ndarray, default=None
         q, capped, and nearest distance of the calibration half, if they are known. None
         measures them, which is the costly part.
+    certify : tuple of ndarray, default=None
+        The same three arrays of rows that had no part in anything before, if some were
+        set aside.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class SDMModel:
         max_similarity,
         search="auto",
         measured=None,
+        certify=None,
     ):
         self.adaptor = adaptor
         self.projection = projection
@@ -64,6 +69,7 @@ class SDMModel:
         self.n_classes = n_classes
         self.max_similarity = max_similarity
         self.search = search
+        self.certify = certify
         coordinates, labels, predictions = support
         self.neighbors = make_search(
             search, coordinates, labels, predictions, n_classes
@@ -87,23 +93,49 @@ class SDMModel:
         distance = evaluate_distance(nearest, self.ecdf)
         probability = sdm_activation(logits, similarity, distance)
         rows = np.arange(len(y))
-        self.rescaled_similarity = rescale_similarity(
-            similarity, probability[rows, prediction]
+        of_prediction = probability[rows, prediction]
+        self.calibration_rows = CalibrationRows(
+            rescale_similarity(similarity, of_prediction),
+            probability[rows, y],
+            y,
+            prediction,
+            of_prediction,
         )
-        self.true_probability = probability[rows, y]
+        if self.certify is not None:
+            self.certify_measured = self._measure(*self.certify[:2])
 
     @classmethod
     def from_training(
-        cls, adaptor, X, y, split, n_classes, max_similarity, search="auto"
+        cls,
+        adaptor,
+        X,
+        y,
+        split,
+        n_classes,
+        max_similarity,
+        search="auto",
+        certify=None,
     ):
-        """Build the model of a trained adaptor from its two halves of X and y."""
+        """Build the model of a trained adaptor from its parts of X and y.
+
+        `split` and `certify` hold row numbers.
+        """
         train, calibration = split
         projection = adaptor.projection()
         coordinates, logits = projection.project(X, train)
         support = (coordinates, y[train], logits.argmax(axis=1))
         held_out = (*projection.project(X, calibration), y[calibration])
+        if certify is not None:
+            certify = (*projection.project(X, certify), y[certify])
         return cls(
-            adaptor, projection, support, held_out, n_classes, max_similarity, search
+            adaptor,
+            projection,
+            support,
+            held_out,
+            n_classes,
+            max_similarity,
+            search,
+            certify=certify,
         )
 
     def extend(self, X, y):
@@ -124,6 +156,7 @@ class SDMModel:
             self.n_classes,
             self.max_similarity,
             self.search,
+            certify=self.certify,
         )
 
     def count_calibration_copies(self, n_added):
@@ -135,24 +168,13 @@ class SDMModel:
         _, nearest, index = added.query(coordinates, one_class)
         return len(np.unique(index[nearest == 0]))
 
-    def find_region(self, alpha):
+    def find_region(self, alpha, kind="joint"):
         """Run Algorithm 1 on the calibration half."""
-        return find_region(
-            self.rescaled_similarity,
-            self.true_probability,
-            self.calibration[2],
-            self.n_classes,
-            alpha,
-        )
+        return find_region(self.calibration_rows, self.n_classes, alpha, kind)
 
-    def find_largest_alpha(self):
+    def find_largest_alpha(self, kind="joint"):
         """Return the largest alpha with a region, NaN if there is none above 1/2."""
-        return find_largest_alpha(
-            self.rescaled_similarity,
-            self.true_probability,
-            self.calibration[2],
-            self.n_classes,
-        )
+        return find_largest_alpha(self.calibration_rows, self.n_classes, kind)
 
     def project(self, X):
         """Return search coordinates and logits of new rows.
@@ -178,7 +200,9 @@ class SDMModel:
 
     def measure(self, X):
         """Compute logits, prediction, q, d and the nearest exemplar of each row."""
-        coordinates, logits = self.project(X)
+        return self._measure(*self.project(X))
+
+    def _measure(self, coordinates, logits):
         prediction = logits.argmax(axis=1)
         similarity, nearest, index = self.neighbors.query(coordinates, prediction)
         return Bunch(
@@ -212,7 +236,7 @@ class SDMModel:
         out.is_ood = out.similarity == 0
         out.effective_sample_size = effective_sample_size(
             out.rescaled_similarity,
-            self.rescaled_similarity,
+            self.calibration_rows.rescaled_similarity,
             self.calibration[2],
             self.n_classes,
         )

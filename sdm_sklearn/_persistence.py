@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import sdm_sklearn
 from sdm_sklearn._container import ModelFileError, read_container, write_container
+from sdm_sklearn._evidence import report_region
 from sdm_sklearn._linear import Adaptor, Projection
 from sdm_sklearn._model import SDMModel
 from sdm_sklearn._plain_values import (
@@ -50,6 +51,12 @@ _MODEL_SCHEMA = {
 _INDEX_SCHEMA = {
     "support_indices": ("i", ("n_support",)),
     "calibration_indices": ("i", ("n_calibration",)),
+}
+# Only where rows were set aside for a certificate.
+_CERTIFY_SCHEMA = {
+    "certify_coordinates": ("f", ("n_certify", "n_coordinates")),
+    "certify_logits": ("f", ("n_certify", "n_classes")),
+    "certify_labels": ("i", ("n_certify",)),
 }
 _MAY_BE_INFINITE = ("q_min", "thresholds")
 _FITTED_KEYS = {
@@ -204,6 +211,8 @@ def _take_apart(estimator):
         "support_indices": estimator.support_indices_,
         "calibration_indices": estimator.calibration_indices_,
     }
+    if first.certify is not None:
+        arrays["certify_indices"] = estimator.certify_indices_
     for i, (model, region) in enumerate(
         zip(estimator._models, estimator._regions, strict=True)
     ):
@@ -226,19 +235,21 @@ def _rebuild(cls, header, arrays):
     sizes = {"n_features": fitted["n_features"], "n_classes": len(classes)}
     first_sizes = _check_arrays(arrays, "", _INDEX_SCHEMA, sizes)
     max_similarity = decode(fitted["max_similarity"], arrays)
+    certified = "certify_indices" in arrays
+    schema = _MODEL_SCHEMA | (_CERTIFY_SCHEMA if certified else {})
     models, regions = [], []
     for i in range(fitted["n_models"]):
         prefix = f"model{i}_"
         known = first_sizes if i == 0 else sizes
-        found = _check_arrays(arrays, prefix, _MODEL_SCHEMA, known)
+        found = _check_arrays(arrays, prefix, schema, known)
         if found["n_columns"] != found["n_coordinates"] + found["n_classes"]:
             raise ValueError(f"{prefix}projection_matrix has another width")
-        own = {name: arrays[prefix + name] for name in _MODEL_SCHEMA}
+        own = {name: arrays[prefix + name] for name in schema}
         _check_values(own, prefix, len(classes))
         models.append(
             _build_model(own, len(classes), max_similarity, estimator.neighbors)
         )
-        regions.append(Region(float(own["q_min"]), own["thresholds"]))
+        regions.append(_build_region(own, models[-1], estimator, fitted["alpha"]))
     for name in _INDEX_SCHEMA:
         _check_codes(arrays[name], name, 0, fitted["n_rows"])
     attributes = {
@@ -247,8 +258,9 @@ def _rebuild(cls, header, arrays):
         "n_features_in_": fitted["n_features"],
         "support_indices_": arrays["support_indices"],
         "calibration_indices_": arrays["calibration_indices"],
-        "q_min_": regions[0].q_min,
+        "q_min_": float(regions[0].q_min.min()),
         "thresholds_": regions[0].thresholds,
+        "region_report_": report_region(models[0], regions[0], classes),
         "alpha_found_": decode(fitted["alpha_found"], arrays),
         "history_": decode_records(fitted["history"]),
         "_models": models,
@@ -256,6 +268,11 @@ def _rebuild(cls, header, arrays):
         "_alpha": fitted["alpha"],
         "_n_rows": fitted["n_rows"],
     }
+    if certified:
+        attributes["certify_indices_"] = arrays["certify_indices"]
+        attributes["certificate_"] = estimator._certify(
+            models, regions, fitted["alpha"], classes
+        )
     if fitted["feature_names"] is not None:
         attributes["feature_names_in_"] = np.array(
             fitted["feature_names"], dtype=object
@@ -274,21 +291,37 @@ def _model_arrays(model, region):
     }
     coordinates, labels, predictions = model.support
     held_out, logits, y = model.calibration
+    certify = {}
+    if model.certify is not None:
+        certify = dict(zip(_CERTIFY_SCHEMA, model.certify, strict=True))
     similarity, nearest = model.measured
-    return adaptor | {
-        "projection_matrix": model.projection.matrix,
-        "projection_offset": model.projection.offset,
-        "support_coordinates": coordinates,
-        "support_labels": labels,
-        "support_predictions": predictions,
-        "calibration_coordinates": held_out,
-        "calibration_logits": logits,
-        "calibration_labels": y,
-        "calibration_similarity": similarity,
-        "calibration_nearest_distance": nearest,
-        "q_min": np.array(region.q_min),
-        "thresholds": region.thresholds,
-    }
+    return (
+        adaptor
+        | certify
+        | {
+            "projection_matrix": model.projection.matrix,
+            "projection_offset": model.projection.offset,
+            "support_coordinates": coordinates,
+            "support_labels": labels,
+            "support_predictions": predictions,
+            "calibration_coordinates": held_out,
+            "calibration_logits": logits,
+            "calibration_labels": y,
+            "calibration_similarity": similarity,
+            "calibration_nearest_distance": nearest,
+            "q_min": np.array(region.q_min.min()),
+            "thresholds": region.thresholds,
+        }
+    )
+
+
+def _build_region(arrays, model, estimator, alpha):
+    """Return the region that was saved; one q' per class follows from the model."""
+    if estimator.region == "per_class" and estimator.guarantee == "paper":
+        return model.find_region(alpha, "per_class")
+    thresholds = arrays["thresholds"]
+    q_min = np.where(np.isfinite(thresholds), arrays["q_min"], np.inf)
+    return Region(q_min, thresholds)
 
 
 def _build_model(arrays, n_classes, max_similarity, neighbors):
@@ -301,6 +334,9 @@ def _build_model(arrays, n_classes, max_similarity, neighbors):
         arrays["projection_offset"],
         coordinates.shape[1],
     )
+    certify = None
+    if "certify_labels" in arrays:
+        certify = tuple(arrays[name] for name in _CERTIFY_SCHEMA)
     return SDMModel(
         adaptor,
         projection,
@@ -317,6 +353,7 @@ def _build_model(arrays, n_classes, max_similarity, neighbors):
             arrays["calibration_similarity"],
             arrays["calibration_nearest_distance"],
         ),
+        certify=certify,
     )
 
 
@@ -350,7 +387,10 @@ def _check_values(arrays, prefix, n_classes):
         ("support_labels", -1),
         ("support_predictions", 0),
         ("calibration_labels", 0),
+        ("certify_labels", 0),
     ):
+        if name not in arrays:
+            continue  # no rows were set aside
         _check_codes(arrays[name], prefix + name, low, n_classes)
 
 

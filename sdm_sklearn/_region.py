@@ -8,10 +8,18 @@ import numpy as np
 
 
 class Region(NamedTuple):
-    """What Algorithm 1 returns: the smallest q' and one threshold per class."""
+    """The smallest q' and SDM output of an accepted prediction of each class.
 
-    q_min: float
+    Both are of shape (n_classes,), and inf for a class that is not answered.
+    """
+
+    q_min: np.ndarray
     thresholds: np.ndarray
+
+    @property
+    def answered(self):
+        """Which classes are answered."""
+        return np.isfinite(self.thresholds)
 
 
 class NoRegionWarning(UserWarning):
@@ -92,7 +100,44 @@ def class_threshold(values, alpha):
     return float(np.partition(values, index - 1)[index - 1])
 
 
-def find_region(rescaled_similarity, true_probability, y, n_classes, alpha):
+class CalibrationRows(NamedTuple):
+    """What a region is found on, each of shape (n_calibration,).
+
+    q', the SDM output of the true class, true class codes, and predicted codes with
+    the SDM output of the prediction.
+    """
+
+    rescaled_similarity: np.ndarray
+    true_probability: np.ndarray
+    y: np.ndarray
+    prediction: np.ndarray
+    probability: np.ndarray
+
+
+def find_region(rows, n_classes, alpha, kind="joint"):
+    """Find the region in which every class, or each that can, reaches `alpha`.
+
+    Parameters
+    ----------
+    rows : CalibrationRows
+        The calibration half.
+    n_classes : int
+        Number of classes.
+    alpha : float
+        Accuracy, 1/2 < alpha < 1.
+    kind : {"joint", "per_class"}
+        See :func:`find_joint_region` and :func:`find_class_regions`.
+
+    Returns
+    -------
+    region : Region
+        All inf if there is no region.
+    """
+    find = find_joint_region if kind == "joint" else find_class_regions
+    return find(rows, n_classes, alpha)
+
+
+def find_joint_region(rows, n_classes, alpha):
     """Find the region in which every class reaches `alpha` (SDM, Algorithm 1).
 
     Over the candidates q* ascending among the q' > 0, the first is taken at which
@@ -100,77 +145,137 @@ def find_region(rescaled_similarity, true_probability, y, n_classes, alpha):
     :func:`class_threshold` of the true-class outputs of the points with label c and
     q' >= q*. As psi_c >= alpha exactly if fewer than k of the values lie below alpha,
     one sort and cumulative counts find q* in O(n log n).
-
-    Parameters
-    ----------
-    rescaled_similarity : ndarray of shape (n_calibration,)
-        q' of the calibration points.
-    true_probability : ndarray of shape (n_calibration,)
-        SDM output of the true class of each.
-    y : ndarray of shape (n_calibration,)
-        True class codes.
-    n_classes : int
-        Number of classes.
-    alpha : float
-        Accuracy, 1/2 < alpha < 1.
-
-    Returns
-    -------
-    region : Region
-        `q_min` is inf, and so is every threshold, if there is no region.
     """
-    candidates = np.unique(rescaled_similarity[rescaled_similarity > 0])
+    candidates = np.unique(rows.rescaled_similarity[rows.rescaled_similarity > 0])
     # failing[i] counts the classes that miss alpha at candidates[i]. For one class the
     # test changes only at its own q', so the changes are added at those places.
     change = np.zeros(len(candidates) + 1, dtype=np.int64)
+    no_extra = np.zeros(len(rows.y), dtype=bool)
     for code in range(n_classes):
-        members = (y == code) & (rescaled_similarity > 0)
-        order = np.argsort(rescaled_similarity[members])
-        steps, first = np.unique(rescaled_similarity[members][order], return_index=True)
-        low = true_probability[members][order] < alpha
-        # Points at or above each step, and behind the last step none.
-        n_above = np.append(len(order) - first, 0)
-        n_low = np.append(np.cumsum(low[::-1])[::-1][first], 0)
-        fails = (n_low >= quantile_index(n_above, alpha)).astype(np.int64)
+        steps, fails = _failing_steps(rows, rows.y == code, no_extra, alpha)
+        fails = fails.astype(np.int64)
         change[0] += fails[0]
         np.add.at(
             change, np.searchsorted(candidates, steps, side="right"), np.diff(fails)
         )
     passing = np.flatnonzero(np.cumsum(change)[:-1] == 0)
     if len(passing) == 0:
-        return Region(np.inf, np.full(n_classes, np.inf))
+        return Region(np.full(n_classes, np.inf), np.full(n_classes, np.inf))
     q_min = candidates[passing[0]]
-    inside = rescaled_similarity >= q_min
+    inside = rows.rescaled_similarity >= q_min
     thresholds = [
-        class_threshold(true_probability[inside & (y == code)], alpha)
+        class_threshold(rows.true_probability[inside & (rows.y == code)], alpha)
         for code in range(n_classes)
     ]
-    return Region(float(q_min), np.asarray(thresholds))
+    return Region(np.full(n_classes, q_min), np.asarray(thresholds))
 
 
-def find_largest_alpha(rescaled_similarity, true_probability, y, n_classes):
-    """Return the largest alpha, to four decimals, for which a region exists.
+def find_class_regions(rows, n_classes, alpha):
+    """Find a q* of its own for each class that can reach `alpha`; reject the others.
 
-    At a fixed candidate a higher alpha lowers the rank and raises the bar, so that
-    reaching alpha implies reaching every smaller one: bisection is exact.
+    A first pass takes, for each class c by itself, the first q* at which psi_c is at
+    least `alpha`. With one q* for all, errors on rows of class c can only come from
+    q' >= q*, the set in which psi_c bounds them. With a q* for each prediction they may
+    also come from below c's own. So a second pass counts, for class c, the rows of
+    label c that another class's first-pass region could accept, whatever their q'.
+    psi_c is a quantile over U_c: the rows of label c with q' >= q*_c, and those.
+
+    For fixed sets U_c the argument is that of Algorithm 1: a new row of class c inside
+    U_c has an output of at least psi_c >= alpha > 1/2, and so is answered right, with
+    a chance of at least alpha; all its wrong answers lie in U_c as well. So the
+    accuracy of the accepted rows of an answered class is at least alpha. Nothing is
+    said of rows whose class is not answered: no answer to them can be right.
+    """
+    no_extra = np.zeros(len(rows.y), dtype=bool)
+    first = np.array(
+        [
+            _first_passing(rows, rows.y == code, no_extra, alpha)
+            for code in range(n_classes)
+        ]
+    )
+    mistaken = (
+        (rows.prediction != rows.y)
+        & (rows.rescaled_similarity >= first[rows.prediction])
+        & (rows.probability >= alpha)
+    )
+    q_min, thresholds = np.full(n_classes, np.inf), np.full(n_classes, np.inf)
+    for code in np.flatnonzero(np.isfinite(first)):
+        members = rows.y == code
+        q_min[code] = _first_passing(rows, members, mistaken, alpha)
+        if np.isfinite(q_min[code]):
+            inside = (rows.rescaled_similarity >= q_min[code]) | mistaken
+            thresholds[code] = class_threshold(
+                rows.true_probability[members & inside], alpha
+            )
+    return Region(q_min, thresholds)
+
+
+def _first_passing(rows, members, extra, alpha):
+    """Return the smallest q' at which a class reaches `alpha`, inf if none."""
+    steps, fails = _failing_steps(rows, members, extra, alpha)
+    passing = np.flatnonzero(~fails[:-1])
+    return steps[passing[0]] if len(passing) else np.inf
+
+
+def _failing_steps(rows, members, extra, alpha):
+    """Tell at which of its own q', and beyond, a class misses `alpha`.
 
     Parameters
     ----------
-    rescaled_similarity, true_probability, y, n_classes
+    rows : CalibrationRows
+        The calibration half.
+    members, extra : ndarray of shape (n_calibration,), dtype=bool
+        The rows of the class; rows that count at any q*, if they are of the class.
+    alpha : float
+        Accuracy.
+
+    Returns
+    -------
+    steps : ndarray of shape (n_steps,)
+        The distinct q' > 0 of the class, ascending.
+    fails : ndarray of shape (n_steps + 1,), dtype=bool
+        Whether ``psi_c < alpha`` with q* at each step, and above all of them.
+    """
+    members = members & (rows.rescaled_similarity > 0)
+    values = rows.rescaled_similarity[members]
+    order = np.argsort(values)
+    steps, first = np.unique(values[order], return_index=True)
+    low = rows.true_probability[members][order] < alpha
+    extra = extra[members][order]
+
+    def count(which):
+        """Count what lies at or above each step, or is extra below it."""
+        n_extra_below = np.append(0, np.cumsum(which & extra))
+        n_below = np.append(0, np.cumsum(which))
+        starts = np.append(first, len(order))
+        return n_below[-1] - n_below[starts] + n_extra_below[starts]
+
+    n_above = count(np.ones(len(order), dtype=bool))
+    return steps, count(low) >= quantile_index(n_above, alpha)
+
+
+def find_largest_alpha(rows, n_classes, kind="joint"):
+    """Return the largest alpha, to four decimals, for which a region exists.
+
+    At a fixed candidate a higher alpha lowers the rank and raises the bar, so that
+    reaching alpha implies reaching every smaller one: bisection is exact. (For
+    `kind="per_class"` this holds of each class by itself, and near the largest alpha
+    hardly another class is left to add errors.)
+
+    Parameters
+    ----------
+    rows, n_classes, kind
         As for :func:`find_region`.
 
     Returns
     -------
     alpha : float
-        A value in (1/2, 1), or NaN if no alpha above 1/2 has a region.
+        A value in (1/2, 1) that has a region, or NaN if no alpha above 1/2 has one.
     """
     low, high = 5000, 10000
     while high - low > 1:
         middle = (low + high) // 2
-        region = find_region(
-            rescaled_similarity, true_probability, y, n_classes, middle / 10000
-        )
-        if np.isfinite(region.q_min):
+        if find_region(rows, n_classes, middle / 10000, kind).answered.any():
             low = middle
         else:
             high = middle
@@ -243,7 +348,7 @@ def in_region(similarity, rescaled_similarity, probability, prediction, region):
     """
     return (
         (similarity > 0)
-        & (rescaled_similarity >= region.q_min)
+        & (rescaled_similarity >= region.q_min[prediction])
         & (probability >= region.thresholds[prediction])
     )
 

@@ -135,7 +135,7 @@ def train_restart(
             def fitted():
                 model = estimator._build_model(adaptor, X, codes, split, n_classes)
                 return attributes | estimator._model_attributes(
-                    [model], split, len(X), estimator.alpha
+                    [model], split, len(X), estimator.alpha, attributes["classes_"]
                 )
 
             epoch = context.subcontext(task_name="epoch")

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
-from scipy.stats import beta
 from sklearn.model_selection import KFold
+
+from ._threshold_rules import lower_bound
 
 # Confidence of the lower bound on the accuracy of the accepted rows.
 CONFIDENCE = 0.95
@@ -221,9 +222,7 @@ def _lower_bounds(confidence, correct):
     confidence = confidence[order]
     hits = np.cumsum(correct[order])
     count = np.arange(1, len(order) + 1)
-    with np.errstate(invalid="ignore"):
-        lower = beta.ppf(1 - CONFIDENCE, hits, count - hits + 1)
-    lower[hits == 0] = 0.0
+    lower = lower_bound(count, hits, 1 - CONFIDENCE)
     # Rows of equal confidence are accepted together or not at all.
     whole = np.append(confidence[:-1] - confidence[1:] > SLACK, True)[: len(order)]
     return confidence[whole], lower[whole]

@@ -35,6 +35,102 @@ def stratified_halves(y, calibration_size, random_state):
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
+def random_halves(y, calibration_size, certify_size, n_splits, random_state):
+    """Draw rows for the certificate, if any, and halves of the other rows.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,)
+        Class codes.
+    calibration_size : float
+        Share of all rows for calibration and certificate together.
+    certify_size : float or None
+        The certificate's share of these.
+    n_splits : int
+        Number of random halves.
+    random_state : RandomState
+        Source of randomness.
+
+    Returns
+    -------
+    certify : ndarray of int or None
+        Rows of the certificate, the same for all splits.
+    splits : list of tuple of ndarray
+        Training and calibration rows.
+    """
+    certify, rest = None, np.arange(len(y))
+    if certify_size is not None:
+        size = calibration_size * certify_size * len(y)
+        certify = draw_certify(rest, size, random_state)
+        rest = np.setdiff1d(rest, certify)
+        calibration_size *= (1 - certify_size) * len(y) / len(rest)
+    splits = []
+    for _ in range(n_splits):
+        halves = stratified_halves(y[rest], calibration_size, random_state)
+        splits.append(tuple(rest[half] for half in halves))
+    return certify, splits
+
+
+def set_aside(splits, certify_size, random_state):
+    """Take rows for the certificate, if any, out of splits that were given.
+
+    They are drawn from all rows that stand in a calibration half, as many as
+    `certify_size` of the mean such half, and leave every split.
+
+    Parameters
+    ----------
+    splits : list of tuple of ndarray
+        Training and calibration rows.
+    certify_size : float or None
+        Share of the calibration half.
+    random_state : RandomState
+        Source of randomness.
+
+    Returns
+    -------
+    certify : ndarray of int or None
+        Rows of the certificate.
+    splits : list of tuple of ndarray
+        What is left.
+    """
+    if certify_size is None:
+        return None, splits
+    held_out = [calibration for _, calibration in splits]
+    certify = draw_certify(
+        np.unique(np.concatenate(held_out)),
+        certify_size * np.mean([len(rows) for rows in held_out]),
+        random_state,
+    )
+    splits = [
+        tuple(half[~np.isin(half, certify)] for half in split) for split in splits
+    ]
+    return certify, splits
+
+
+def draw_certify(candidates, size, random_state):
+    """Draw the rows that are set aside for a certificate.
+
+    It is a simple random sample, without regard to the classes: only then are its rows
+    independent, and the errors among those predicted as one class binomial.
+
+    Parameters
+    ----------
+    candidates : ndarray of int
+        Row numbers to draw from.
+    size : float
+        Number of rows to draw, rounded down but at least one.
+    random_state : RandomState
+        Source of randomness.
+
+    Returns
+    -------
+    certify : ndarray of int
+        Ascending row numbers.
+    """
+    n_certify = max(1, int(size + 1e-9))
+    return np.sort(random_state.permutation(candidates)[:n_certify])
+
+
 def list_splits(cv, X, y):
     """Return the splits of a splitter or an iterable, or say what is wrong with it.
 

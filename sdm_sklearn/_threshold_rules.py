@@ -144,8 +144,8 @@ def smallest_accuracy(n_accepted, n_right, confidence_level):
     filled = n_accepted > 0
     tail = (1 - confidence_level) / 2 / np.maximum(filled.sum(axis=1), 1)[:, None]
     n_wrong = n_accepted - n_right
-    # At no hit the lower bound is 0, at no error the upper bound 1, by definition.
-    lower = np.where(n_right > 0, beta.ppf(tail, n_right, n_wrong + 1), 0.0)
+    lower = lower_bound(n_accepted, n_right, tail)
+    # At no error the upper bound is 1, by definition.
     upper = np.where(n_wrong > 0, beta.isf(tail, n_right + 1, n_wrong), 1.0)
     none = ~filled.any(axis=1)
     smallest = []
@@ -153,6 +153,25 @@ def smallest_accuracy(n_accepted, n_right, confidence_level):
         worst = np.where(filled, values, np.inf).min(axis=1)
         smallest.append(np.where(none, np.nan, worst))
     return tuple(smallest)
+
+
+def lower_bound(n_accepted, n_right, tail):
+    """Return the one-sided lower bound of Clopper and Pearson on an accuracy.
+
+    Parameters
+    ----------
+    n_accepted, n_right : ndarray of int
+        Rows, and right ones among them.
+    tail : float or ndarray
+        One minus the confidence of the bound.
+
+    Returns
+    -------
+    bound : ndarray
+        0 where nothing is right, by definition.
+    """
+    bound = beta.ppf(tail, n_right, n_accepted - n_right + 1)
+    return np.where(n_right > 0, bound, 0.0)
 
 
 def recommend(table, column, target):

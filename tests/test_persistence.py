@@ -8,7 +8,7 @@ import joblib
 import numpy as np
 import pandas
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal, assert_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold, PredefinedSplit
 
@@ -17,7 +17,10 @@ from sdm_sklearn._container import read_container, write_container
 from sdm_sklearn._persistence import FORMAT_VERSION
 from tests.conftest import make_blobs
 
-pytestmark = pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning"),
+    pytest.mark.filterwarnings("ignore::sdm_sklearn.ThinEvidenceWarning"),
+]
 
 MODELS = Path(__file__).parent / "data" / "models"
 METHODS = ["predict", "predict_proba", "decision_function", "predict_selective"]
@@ -46,7 +49,7 @@ def assert_same_model(again, clf, X):
     assert vars(again).keys() == vars(clf).keys()
     for name, value in vars(clf).items():
         if name.endswith("_"):
-            assert_array_equal(getattr(again, name), value)
+            assert_equal(getattr(again, name), value)
             if isinstance(value, np.ndarray):
                 assert getattr(again, name).dtype == value.dtype
     assert again.history_ == clf.history_

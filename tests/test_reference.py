@@ -78,7 +78,9 @@ def test_calibration_points_and_region(golden, model):
     probability = sdm_activation(logits, similarity, distance)
     assert_allclose(probability, golden["calibration_proba"], atol=1e-10)
     assert_allclose(
-        model.rescaled_similarity, golden["calibration_rescaled"], rtol=1e-9
+        model.calibration_rows.rescaled_similarity,
+        golden["calibration_rescaled"],
+        rtol=1e-9,
     )
     region = model.find_region(float(golden["alpha"]))
     assert_allclose(region.q_min, golden["q_min"], rtol=1e-9)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sdm_sklearn._region import (
+    CalibrationRows,
     Region,
     class_threshold,
     describe_missing_region,
@@ -63,8 +64,9 @@ def test_threshold_by_hand():
     assert class_threshold(values[:0], 0.9) == -np.inf
 
 
-def literal_algorithm(rescaled, probability, y, n_classes, alpha):
+def literal_algorithm(rows, n_classes, alpha):
     """Algorithm 1 as it is written: every candidate, every class, one quantile."""
+    rescaled, probability, y = rows[:3]
     for q_star in np.unique(rescaled[rescaled > 0]):
         thresholds = [
             class_threshold(probability[(rescaled >= q_star) & (y == code)], alpha)
@@ -85,50 +87,151 @@ def calibration(draw):
     probability = 1 - random.rand(n) ** draw(st.integers(1, 4)) * random.randint(
         0, 2, n
     )
-    return rescaled, np.round(probability, 2), y, n_classes
+    probability = np.round(probability, 2)
+    # A true class with an output above 1/2 is the prediction; otherwise it may be.
+    wrong = (probability <= 0.5) & (random.rand(n) < 0.8)
+    prediction = np.where(wrong, (y + 1) % n_classes, y)
+    of_prediction = np.where(wrong, 1 - probability * random.rand(n), probability)
+    rows = CalibrationRows(rescaled, probability, y, prediction, of_prediction)
+    return rows, n_classes
 
 
 @given(calibration(), alphas)
 def test_region_equals_the_literal_algorithm(data, alpha):
     region = find_region(*data, alpha)
     q_min, thresholds = literal_algorithm(*data, alpha)
-    assert region.q_min == q_min
+    assert_array_equal(region.q_min, np.full(data[1], q_min))
     assert_array_equal(region.thresholds, thresholds)
 
 
 @given(calibration(), st.randoms(use_true_random=False))
 def test_region_does_not_depend_on_order(data, random):
-    rescaled, probability, y, n_classes = data
-    order = np.array(random.sample(range(len(y)), len(y)), dtype=int)
-    region = find_region(*data, 0.75)
-    again = find_region(rescaled[order], probability[order], y[order], n_classes, 0.75)
-    assert again.q_min == region.q_min
-    assert_array_equal(again.thresholds, region.thresholds)
+    rows, n_classes = data
+    order = np.array(random.sample(range(len(rows.y)), len(rows.y)), dtype=int)
+    shuffled = CalibrationRows(*(values[order] for values in rows))
+    for kind in ("joint", "per_class"):
+        region = find_region(*data, 0.75, kind)
+        again = find_region(shuffled, n_classes, 0.75, kind)
+        assert_array_equal(again.q_min, region.q_min)
+        assert_array_equal(again.thresholds, region.thresholds)
 
 
 @given(calibration())
 def test_largest_alpha_is_the_turning_point(data):
     largest = find_largest_alpha(*data)
     if np.isnan(largest):
-        assert find_region(*data, 0.5001).q_min == np.inf
+        assert not find_region(*data, 0.5001).answered.any()
         return
-    assert np.isfinite(find_region(*data, largest).q_min)
+    assert find_region(*data, largest).answered.all()
     if largest < 0.9999:
-        assert find_region(*data, largest + 1e-4).q_min == np.inf
+        assert not find_region(*data, largest + 1e-4).answered.any()
+
+
+@given(calibration())
+def test_largest_alpha_by_class_is_attained(data):
+    largest = find_largest_alpha(*data, kind="per_class")
+    if not np.isnan(largest):
+        assert find_region(*data, largest, "per_class").answered.any()
+    joint = find_largest_alpha(*data)
+    assert np.isnan(joint) or largest >= joint
+
+
+def literal_class_regions(rows, n_classes, alpha):
+    """The two passes as they are described, one candidate at a time."""
+
+    def first(code, extra):
+        own = rows.y == code
+        for q_star in np.unique(rows.rescaled_similarity[own]):
+            inside = own & ((rows.rescaled_similarity >= q_star) | extra)
+            threshold = class_threshold(rows.true_probability[inside], alpha)
+            if q_star > 0 and threshold >= alpha:
+                return q_star, threshold
+        return np.inf, np.inf
+
+    nobody = np.zeros(len(rows.y), dtype=bool)
+    alone = np.array([first(code, nobody)[0] for code in range(n_classes)])
+    mistaken = np.array(
+        [
+            rows.prediction[i] != rows.y[i]
+            and rows.rescaled_similarity[i] >= alone[rows.prediction[i]]
+            and rows.probability[i] >= alpha
+            for i in range(len(rows.y))
+        ],
+        dtype=bool,
+    )
+    found = [first(code, mistaken) for code in range(n_classes)]
+    return tuple(np.array(column) for column in zip(*found, strict=True))
+
+
+@given(calibration(), alphas)
+def test_class_regions_equal_their_description(data, alpha):
+    region = find_region(*data, alpha, "per_class")
+    q_min, thresholds = literal_class_regions(*data, alpha)
+    assert_array_equal(region.q_min, q_min)
+    assert_array_equal(region.thresholds, thresholds)
+
+
+@given(calibration(), alphas)
+def test_answered_classes_hold_alpha_on_their_calibration_rows(data, alpha):
+    rows, n_classes = data
+    region = find_region(*data, alpha, "per_class")
+    assert_array_equal(region.answered, np.isfinite(region.q_min))
+    assert (region.thresholds >= alpha).all()
+    accepted = in_region(
+        rows.rescaled_similarity,
+        rows.rescaled_similarity,
+        rows.probability,
+        rows.prediction,
+        region,
+    )
+    right = rows.prediction == rows.y
+    for code in np.flatnonzero(region.answered):
+        answered = accepted & (rows.y == code)
+        assert right[answered].mean() >= alpha
+
+
+def test_a_class_that_cannot_reach_alpha_leaves_the_others():
+    n = 40
+    y = np.repeat([0, 1], n)
+    outputs = np.r_[np.full(n, 0.99), np.full(n, 0.6)]
+    rows = CalibrationRows(np.full(2 * n, 5.0), outputs, y, y, outputs)
+    assert not find_region(rows, 2, 0.9).answered.any()
+    region = find_region(rows, 2, 0.9, "per_class")
+    assert_array_equal(region.q_min, [5.0, np.inf])
+    assert_array_equal(region.thresholds, [0.99, np.inf])
+
+
+def test_errors_below_a_class_s_own_q_count_against_it():
+    # Class 1 alone would start at q' = 2. But three of its rows at q' = 1 are accepted
+    # as class 0, whose region starts there.
+    q = np.r_[np.full(40, 1.0), np.full(20, 2.0), np.full(3, 1.0)]
+    y = np.repeat([0, 1, 1], [40, 20, 3])
+    prediction = np.repeat([0, 1, 0], [40, 20, 3])
+    of_prediction = np.full(63, 0.95)
+    true = np.where(prediction == y, 0.95, 0.05)
+    rows = CalibrationRows(q, true, y, prediction, of_prediction)
+    region = find_region(rows, 2, 0.9, "per_class")
+    assert_array_equal(region.answered, [True, False])
+    # With one such row its accuracy is above 0.9 still.
+    rows = CalibrationRows(*(values[:61] for values in rows))
+    assert find_region(rows, 2, 0.9, "per_class").answered.all()
 
 
 def test_no_region_for_an_absent_class():
-    region = find_region(np.full(50, 9.0), np.ones(50), np.zeros(50, int), 2, 0.8)
-    assert region.q_min == np.inf
+    ones, zeros = np.ones(50), np.zeros(50, int)
+    rows = CalibrationRows(np.full(50, 9.0), ones, zeros, zeros, ones)
+    region = find_region(rows, 2, 0.8)
+    assert_array_equal(region.q_min, [np.inf, np.inf])
     assert_array_equal(region.thresholds, [np.inf, np.inf])
+    assert_array_equal(find_region(rows, 2, 0.8, "per_class").answered, [True, False])
 
 
 def test_membership_by_hand():
-    region = Region(2.0, np.array([0.8, 0.9]))
+    region = Region(np.array([2.0, 3.0]), np.array([0.8, 0.9]))
     accepted = in_region(
         similarity=np.array([5, 5, 5, 5, 0]),
-        rescaled_similarity=np.array([2, 1.9, 3, 3, 3]),
-        probability=np.array([0.8, 0.99, 0.85, 0.79, 0.99]),
+        rescaled_similarity=np.array([2, 1.9, 2.9, 3, 3]),
+        probability=np.array([0.8, 0.99, 0.95, 0.79, 0.99]),
         prediction=np.array([0, 0, 1, 0, 0]),
         region=region,
     )
@@ -136,7 +239,7 @@ def test_membership_by_hand():
 
 
 def test_no_region_accepts_nothing():
-    region = Region(np.inf, np.full(2, np.inf))
+    region = Region(*np.full((2, 2), np.inf))
     assert not in_region(
         *[np.array([1e9])] * 2, np.ones(1), np.array([0]), region
     ).any()

@@ -149,7 +149,7 @@ class ExemplarCardDisplay:
         code = np.searchsorted(classifier.classes_, signals.prediction[0])
         row = Bunch(
             **{name: values[0] for name, values in signals.items()},
-            q_min=classifier.q_min_,
+            q_min=classifier.region_report_["q_min"][code],
             threshold=classifier.thresholds_[code],
         )
         row.reason = explain(row)
