@@ -86,6 +86,8 @@ print(selective_classification_report(y_test, labels, accepted))
 # ------------------------
 # The curve shows every threshold on the probability, the star what a rule accepts. On
 # queries like those it was fitted on, the logistic regression ranks at least as well.
+# The curve of SDM starts where the rows with probability 1 end, which tie, and is
+# straight where d is 0 and all rows tie again.
 _, ax = plt.subplots(layout="constrained")
 RiskCoverageDisplay.from_estimator(sdm, X_test, y_test, name="SDM", ax=ax)
 RiskCoverageDisplay.from_estimator(

@@ -31,6 +31,9 @@ from sdm_sklearn.metrics import (
 )
 
 X, y = load_intents(return_X_y=True)
+# A scaler divides in the dtype of X, and in float16 by zero where a feature is nearly
+# constant. SDMClassifier alone takes float16 as it is.
+X = X.astype(np.float32)
 X_fit, X_test, y_fit, y_test = train_test_split(
     X, y, test_size=1 / 3, stratify=y, random_state=0
 )

@@ -667,7 +667,8 @@ class SDMClassifier(
             `return_distance=True`.
 
         indices : ndarray of shape (n_samples, n_neighbors)
-            Neighbours as rows of the `X` given to `fit`, as in `support_indices_`.
+            Neighbours as rows of the `X` given to `fit`, as in `support_indices_`; rows
+            of :meth:`add_to_support` are numbered on from its end.
 
         Raises
         ------

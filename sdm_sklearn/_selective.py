@@ -157,6 +157,21 @@ def unwrap(estimator, X):
     return estimator, X
 
 
+def alpha_parameter(estimator):
+    """Return the parameter of `estimator` that sets its selective classifier's alpha.
+
+    None if there is no selective classifier at its end, or it is fitted already.
+    """
+    if isinstance(estimator, Pipeline):
+        name, last = estimator.steps[-1]
+        inner = alpha_parameter(last)
+        return None if inner is None else f"{name}__{inner}"
+    is_selective = hasattr(estimator, "predict_selective")
+    if is_selective and "alpha" in estimator.get_params(deep=False):
+        return "alpha"
+    return None
+
+
 def _is_search(estimator):
     """Tell a search from other estimators with a parameter `refit`."""
     if not hasattr(estimator, "get_params"):

@@ -33,6 +33,7 @@ from ._cross_fit import cross_fit, most_probable
 from ._region import NoRegionWarning
 from ._selective import (
     SelectiveClassifierMixin,
+    alpha_parameter,
     check_alpha,
     resolve_reject_label,
     unwrap,
@@ -150,7 +151,8 @@ class SelectiveThresholdCV(
         estimator that is not selective itself.
 
     estimator_ : estimator
-        Fitted on all rows. Only if `refit=True`.
+        Fitted on all rows, a selective classifier with `best_alpha_` as its `alpha`.
+        Only if `refit=True`.
 
     reject_label_ : scalar or None
         The label of a rejected row.
@@ -173,8 +175,8 @@ class SelectiveThresholdCV(
     routing) reach the estimator alone. Choosing the best of a grid favours luck a
     little: with few rows per class use ``criterion="lower_bound"``.
 
-    While it is fitted, a selective estimator may warn that its own `alpha` finds no
-    region. That `alpha` decides nothing here.
+    The `alpha` of a selective estimator is set here: to the lowest of the grid while
+    the grid is judged, and to `best_alpha_` in the end.
 
     References
     ----------
@@ -283,11 +285,15 @@ class SelectiveThresholdCV(
             if hasattr(self, name):
                 delattr(self, name)  # of an earlier fit with other parameters
         routed = process_routing(self, "fit", **params)
+        # The estimator's own alpha decides nothing here. At the lowest of the grid a
+        # fold without a region is worth a warning.
+        name = alpha_parameter(self.estimator)
+        lowest = {} if name is None else {name: float(alphas[0])}
         splits = check_cv(self.cv, y=y, classifier=True).split(
             X, y, **routed.splitter.split
         )
         held_out = cross_fit(
-            self.estimator,
+            clone(self.estimator).set_params(**lowest),
             X,
             y,
             list(splits),
@@ -302,7 +308,11 @@ class SelectiveThresholdCV(
         if not self._accepts_itself:
             self.thresholds_ = self._thresholds_at(self.best_alpha_)
         if self.refit:
-            self.estimator_ = clone(self.estimator).fit(X, y, **routed.estimator.fit)
+            final = lowest
+            if name is not None and not np.isnan(self.best_alpha_):
+                final = {name: float(self.best_alpha_)}
+            self.estimator_ = clone(self.estimator).set_params(**final)
+            self.estimator_.fit(X, y, **routed.estimator.fit)
             for name in ("n_features_in_", "feature_names_in_"):
                 if hasattr(self.estimator_, name):
                     setattr(self, name, getattr(self.estimator_, name))

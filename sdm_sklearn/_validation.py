@@ -34,7 +34,9 @@ def check_finite(X, estimator_name):
         if np.isnan(chunk).any():
             raise ValueError(
                 f"Input X contains NaN. {estimator_name} does not accept missing "
-                "values: drop or recompute these embeddings."
+                "values: drop or recompute these embeddings. If they come from a "
+                "scaler, cast before it, X.astype(np.float32): the scale of a nearly "
+                "constant feature is 0 in float16."
             )
         raise ValueError(
             "Input X contains infinity or a value too large for dtype('float16'), "

@@ -80,6 +80,7 @@ class ExemplarCardDisplay:
         *,
         texts=None,
         n_neighbors=8,
+        alpha=None,
         figure=None,
         title=None,
     ):
@@ -88,8 +89,8 @@ class ExemplarCardDisplay:
         Parameters
         ----------
         estimator : estimator
-            Fitted :class:`~sdm_sklearn.SDMClassifier`, bare or inside Pipelines and
-            searches.
+            Fitted :class:`~sdm_sklearn.SDMClassifier`, bare or inside Pipelines,
+            searches and :class:`~sdm_sklearn.SelectiveThresholdCV`.
 
         x : array-like of shape (n_features,) or (1, n_features)
             The row.
@@ -105,6 +106,10 @@ class ExemplarCardDisplay:
 
         n_neighbors : int, default=8
             Number of exemplars to show.
+
+        alpha : float, default=None
+            Accuracy asked for. None stands for what `predict_selective` of the
+            estimator asks for.
 
         figure : matplotlib Figure, default=None
             Empty figure to draw on. None makes a new one.
@@ -123,7 +128,7 @@ class ExemplarCardDisplay:
             of the `X` given to `fit`.
         """
         x = _one_row(x)
-        classifier, signals = measure_signals(estimator, x)
+        classifier, signals, region = measure_signals(estimator, x, alpha)
         n_fitted = 1 + max(
             classifier.support_indices_.max(), classifier.calibration_indices_.max()
         )
@@ -139,18 +144,20 @@ class ExemplarCardDisplay:
                 f"X_train has {_num_samples(X_train)} rows where {len(y_train)} are "
                 "needed, one for each of y_train."
             )
-        _, inner = unwrap(estimator, x)
+        inner = unwrap(estimator, x)[1]
+        if classifier is not unwrap(estimator, None)[0]:
+            inner = unwrap(unwrap(estimator, None)[0].estimator_, inner)[1]
         distance, index = classifier.kneighbors(inner, n_neighbors=n_neighbors)
-        _, of_exemplars = measure_signals(estimator, _safe_indexing(X_train, index[0]))
-        _, of_calibration = measure_signals(
-            estimator, _safe_indexing(X_train, classifier.calibration_indices_)
+        of_exemplars, of_calibration = (
+            measure_signals(estimator, _safe_indexing(X_train, rows), alpha)[1]
+            for rows in (index[0], classifier.calibration_indices_)
         )
         same = of_calibration.prediction == signals.prediction[0]
         code = np.searchsorted(classifier.classes_, signals.prediction[0])
         row = Bunch(
             **{name: values[0] for name, values in signals.items()},
-            q_min=classifier.region_report_["q_min"][code],
-            threshold=classifier.thresholds_[code],
+            q_min=region.q_min[code],
+            threshold=region.thresholds[code],
         )
         row.reason = explain(row)
         calibration_y = y_train[classifier.calibration_indices_]
@@ -204,7 +211,7 @@ class ExemplarCardDisplay:
         lines += [
             f"Predicted {_plain(row.prediction, 60)}, {verdict}: {row.reason}",
             f"q = {row.similarity:g}   d = {row.distance:.3f}   "
-            f"probability = {row.probability:.3f}   q' = {row.rescaled_similarity:.2f}",
+            f"probability = {row.probability:.4f}   q' = {row.rescaled_similarity:.2f}",
         ]
         figure.suptitle("\n".join(lines), fontsize="medium", ha="left", x=0.01)
         return self

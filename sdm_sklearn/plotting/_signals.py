@@ -17,16 +17,46 @@ _USED = (
 )
 
 
-def measure_signals(estimator, X):
-    """Return the SDMClassifier inside `estimator`, and its signals of `X` as arrays."""
-    classifier, inner_X = unwrap(estimator, X)
+def measure_signals(estimator, X, alpha=None):
+    """Return the SDMClassifier inside `estimator`, its signals of `X` and its region.
+
+    A :class:`~sdm_sklearn.SelectiveThresholdCV` asks at the alpha that it recommends.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted SDMClassifier, bare or inside Pipelines, searches and
+        SelectiveThresholdCV.
+    X : array-like of shape (n_samples, n_features)
+        Rows.
+    alpha : float, default=None
+        Accuracy to ask for. None stands for that of `predict_selective`.
+
+    Returns
+    -------
+    classifier : SDMClassifier
+    signals : Bunch of ndarray of shape (n_samples,)
+    region : Region
+    """
+    classifier, X = unwrap(estimator, X)
+    if hasattr(classifier, "best_alpha_") and hasattr(classifier, "estimator_"):
+        chosen = classifier._choose(alpha)
+        if np.isnan(chosen):
+            raise ValueError(
+                f"{type(classifier).__name__} knows no alpha that keeps this accuracy, "
+                "and rejects every row: there is no region to show. Pass an alpha that "
+                "it reaches, see cv_results_."
+            )
+        classifier, X = unwrap(classifier.estimator_, X)
+        alpha = chosen
     if not hasattr(classifier, "signals"):
         raise TypeError(
             f"{type(classifier).__name__} has no signals: pass an SDMClassifier, or a "
-            "Pipeline, search or FrozenEstimator around one."
+            "Pipeline, search, FrozenEstimator or SelectiveThresholdCV around one."
         )
-    signals = classifier.signals(inner_X)  # a DataFrame after set_output
-    return classifier, Bunch(**{name: np.asarray(signals[name]) for name in _USED})
+    signals = classifier.signals(X, alpha=alpha)  # a DataFrame after set_output
+    signals = Bunch(**{name: np.asarray(signals[name]) for name in _USED})
+    return classifier, signals, classifier._find_regions(alpha)[1][0]
 
 
 def explain(row):
@@ -45,12 +75,12 @@ def explain(row):
     """
     if row.accepted:
         return (
-            f"q' ≥ {row.q_min:.2f} and probability ≥ {row.threshold:.3f}: in the region"
+            f"q' ≥ {row.q_min:.2f} and probability ≥ {row.threshold:.4f}: in the region"
         )
     if not np.isfinite(row.q_min):
         return "no region reaches alpha on the calibration data"
     if row.similarity == 0:
-        return "q = 0: the nearest exemplar does not support it, out of distribution"
+        return "q = 0: the nearest exemplar does not support the prediction"
     if row.distance == 0:
         return "d = 0: farther from the exemplars than all calibration rows of a class"
     missed = []
@@ -58,7 +88,7 @@ def explain(row):
         pair = _tell_apart(row.rescaled_similarity, row.q_min, 2)
         missed.append("q' = {} < {}".format(*pair))
     if row.probability < row.threshold:
-        pair = _tell_apart(row.probability, row.threshold, 3)
+        pair = _tell_apart(row.probability, row.threshold, 4)
         missed.append("probability = {} < {}".format(*pair))
     return " and ".join(missed) or "the models or the lower bound of d disagree"
 

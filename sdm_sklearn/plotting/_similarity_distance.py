@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from .._selective import unwrap
 from ._signals import measure_signals
 from ._style import DARK, MIDDLE, PALE, get_axes, plain_symlog
 
@@ -68,20 +67,24 @@ class SimilarityDistanceDisplay:
         self.q_min = q_min
 
     @classmethod
-    def from_estimator(cls, estimator, X, *, X_ood=None, ax=None, **kwargs):
-        """Draw rows as a fitted SDMClassifier sees them, at its own alpha.
+    def from_estimator(cls, estimator, X, *, X_ood=None, alpha=None, ax=None, **kwargs):
+        """Draw rows as a fitted SDMClassifier sees them.
 
         Parameters
         ----------
         estimator : estimator
-            Fitted :class:`~sdm_sklearn.SDMClassifier`, bare or inside Pipelines and
-            searches.
+            Fitted :class:`~sdm_sklearn.SDMClassifier`, bare or inside Pipelines,
+            searches and :class:`~sdm_sklearn.SelectiveThresholdCV`.
 
         X : array-like of shape (n_samples, n_features)
             In-distribution rows.
 
         X_ood : array-like of shape (n_ood, n_features), default=None
             Rows known to be out of distribution.
+
+        alpha : float, default=None
+            Accuracy asked for. None stands for what `predict_selective` of the
+            estimator asks for.
 
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes new ones.
@@ -93,11 +96,12 @@ class SimilarityDistanceDisplay:
         -------
         display : SimilarityDistanceDisplay
         """
-        signals = [
-            measure_signals(estimator, rows)[1]
+        measured = [
+            measure_signals(estimator, rows, alpha)
             for rows in (X, X_ood)
             if rows is not None
         ]
+        signals = [part[1] for part in measured]
         columns = {
             name: np.concatenate([part[name] for part in signals])
             for name in ("similarity", "distance", "accepted")
@@ -106,7 +110,7 @@ class SimilarityDistanceDisplay:
         display = cls(
             **columns,
             out_of_distribution=np.repeat([False, True][: len(sizes)], sizes),
-            q_min=unwrap(estimator, None)[0].q_min_,
+            q_min=float(measured[0][2].q_min.min()),
         )
         return display.plot(ax=ax, **kwargs)
 
