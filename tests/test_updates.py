@@ -57,7 +57,7 @@ def assert_same_signals(model, other):
     queries = np.vstack([X, X * 1.5])
     for alpha in (0.6, 0.7, 0.9):
         region, expected = model.find_region(alpha), other.find_region(alpha)
-        assert region.q_min == expected.q_min
+        assert_array_equal(region.q_min, expected.q_min)
         assert_array_equal(region.thresholds, expected.thresholds)
         signals = model.signals(model.measure(queries), region, alpha)
         wanted = other.signals(other.measure(queries), expected, alpha)
@@ -105,7 +105,7 @@ def test_every_member_of_an_ensemble_is_updated():
             None,
         )
         assert_same_signals(model, rebuilt)
-        assert region.q_min == rebuilt.find_region(0.7).q_min
+        assert_array_equal(region.q_min, rebuilt.find_region(0.7).q_min)
 
 
 def test_rows_added_can_only_bring_exemplars_nearer():
