@@ -196,20 +196,24 @@ class Configuration:
     full: bool
     layers: int
     steps: int
+    decay: float
     methods: tuple[str, ...]
 
 
 ALL = ("softmax", "ssa", "ssa-fixed", "entmax15", "softmax1", "ssmax")
 PAIR = ("softmax", "ssa")
+EVERY, SOME = Quantifier(True), Quantifier(False)
 CONFIGURATIONS = {
-    "A": Configuration("every, attention only", Quantifier(True), False, 2, 1500, PAIR),
-    "A-short": Configuration(
-        "every, attention only, 800 steps", Quantifier(True), False, 2, 800, ALL
+    "A": Configuration(
+        "every, attention only, weight decay 1", EVERY, False, 2, 1500, 1.0, ALL
     ),
-    "B": Configuration("every, LayerNorm + MLP", Quantifier(True), True, 2, 500, PAIR),
-    "C": Configuration("some, attention only", Quantifier(False), False, 2, 800, PAIR),
+    "A-free": Configuration(
+        "every, attention only, no weight decay", EVERY, False, 2, 1500, 0.0, PAIR
+    ),
+    "B": Configuration("every, LayerNorm + MLP", EVERY, True, 2, 500, 0.0, PAIR),
+    "C": Configuration("some, attention only", SOME, False, 2, 1500, 1.0, PAIR),
     "D": Configuration(
-        "linear function, LayerNorm + MLP", Linear(), True, 3, 600, PAIR
+        "linear function, LayerNorm + MLP", Linear(), True, 3, 600, 0.0, PAIR
     ),
 }
 TESTS = {
@@ -221,8 +225,9 @@ TESTS = {
 }
 
 
-def fit(model, loss, steps, rate):
-    optimiser = torch.optim.AdamW(ssa_parameter_groups(model, weight_decay=0), lr=rate)
+def fit(model, loss, steps, rate, decay=0.0):
+    groups = ssa_parameter_groups(model, weight_decay=decay)  # none for n and b
+    optimiser = torch.optim.AdamW(groups, lr=rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, steps)
     for _ in range(steps):
         optimiser.zero_grad()
@@ -246,6 +251,7 @@ def run(configuration, method, seed):
         lambda: task.loss(model, *task.batch(64, stream)),
         configuration.steps,
         3e-3,
+        configuration.decay,
     )
     seconds = time.process_time() - start
     with torch.no_grad():

@@ -9,7 +9,8 @@ from threadpoolctl import threadpool_limits
 from sdm_sklearn._blocks import explained_memory_error
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
 from sdm_sklearn._linear import Adaptor, fit_standardization, standardize
-from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
+from sdm_sklearn._neighbors import cap_similarity
+from sdm_sklearn._search import NNDescentGraph, make_search
 from sdm_sklearn._training_state import TrainingState, rank_of, unpack_result
 from sdm_sklearn.activation import log_sdm_activation, sdm_loss
 
@@ -64,6 +65,7 @@ def train_adaptor(
     class_weight,
     device,
     seed,
+    neighbors="auto",
     on_epoch=None,
     checkpoint=None,
 ):
@@ -104,6 +106,8 @@ def train_adaptor(
         torch device of the gradient steps.
     seed : int
         Seed of the initial weights and the batches.
+    neighbors : str or object, default="auto"
+        See :func:`~sdm_sklearn._search.make_search`.
     on_epoch : callable, default=None
         Called as ``on_epoch(record, adaptor)`` after each epoch, with its record and
         the current :class:`Adaptor`. A true return value stops.
@@ -134,6 +138,8 @@ def train_adaptor(
         ) from error
 
     random = np.random.RandomState(seed)
+    by_descent = isinstance(neighbors, str) and neighbors == "nndescent"
+    graph = NNDescentGraph() if by_descent else None
     center, scale = fit_standardization(X, train, standardization)
     work = min(batch_size, len(train)) * X.shape[1] * n_filters
     saved = None if checkpoint is None else checkpoint.load()
@@ -202,7 +208,15 @@ def train_adaptor(
                     'or scale them with standardize="feature".'
                 )
             signals, calibration_logits = measure_signals(
-                adaptor, X, y, train, calibration, n_classes, max_similarity
+                adaptor,
+                X,
+                y,
+                train,
+                calibration,
+                n_classes,
+                max_similarity,
+                neighbors,
+                graph,
             )
             calibration_loss = selection_loss(
                 calibration_logits,
@@ -237,7 +251,15 @@ def train_adaptor(
 
 
 def measure_signals(
-    adaptor, X, y, train, calibration, n_classes, max_similarity
+    adaptor,
+    X,
+    y,
+    train,
+    calibration,
+    n_classes,
+    max_similarity,
+    neighbors="auto",
+    graph=None,
 ) -> tuple[Signals, np.ndarray]:
     """Compute q and d of both halves, or their softmax values if an eCDF is empty.
 
@@ -246,9 +268,10 @@ def measure_signals(
     projection = adaptor.projection()
     coordinates, logits = projection.project(X, train)
     predictions = logits.argmax(axis=1)
-    index = ExactNeighbors(coordinates, y[train], predictions, n_classes)
+    index = make_search(neighbors, coordinates, y[train], predictions, n_classes)
+    start = {} if graph is None else {"candidates": graph.find(coordinates)}
     similarity, nearest, _ = index.query(
-        coordinates, predictions, np.arange(len(train))
+        coordinates, predictions, np.arange(len(train)), **start
     )
     ecdf = fit_class_ecdf(nearest, y[train], similarity, n_classes)
     calibration_coordinates, calibration_logits = projection.project(X, calibration)

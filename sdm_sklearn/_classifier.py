@@ -15,7 +15,7 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import delayed
@@ -131,8 +131,15 @@ class SDMClassifier(
         Subtract the mean and divide by the standard deviation of the training half:
         one pair for all features, one for each feature, or not at all.
 
-    neighbors : {"auto", "exact"}, default="auto"
-        How nearest exemplars are searched. "auto" is exact search.
+    neighbors : {"auto", "exact", "pruned", "nndescent"} or object, default="auto"
+        How nearest exemplars are searched. The answers are the same to the bit
+        whatever is chosen; only time differs. "exact" measures all exemplars; "pruned"
+        first rules most of them out, which pays from some ten thousand on; "auto" is
+        "exact" below 20,000 exemplars and "pruned" above. "nndescent" starts the pruned
+        search of each epoch from NN-descent's graph of the last one. An object with
+        ``fit(X)`` and ``kneighbors(X, n_neighbors, return_distance)``, such as
+        :class:`~sklearn.neighbors.NearestNeighbors`, is cloned, and the search starts
+        from the neighbours it proposes. See the :ref:`user guide <scale_search>`.
 
     max_similarity : int or None, default=None
         Cap of q. None leaves it as counted.
@@ -293,7 +300,10 @@ class SDMClassifier(
         "weight_averaging": ["boolean"],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "standardize": [StrOptions({"global", "feature"}), Options(bool, {False})],
-        "neighbors": [StrOptions({"auto", "exact"})],
+        "neighbors": [
+            StrOptions({"auto", "exact", "pruned", "nndescent"}),
+            HasMethods(["fit", "kneighbors"]),
+        ],
         "max_similarity": [Interval(Integral, 1, None, closed="left"), None],
         "class_weight": [dict, StrOptions({"balanced"}), None],
         "ensemble": ["boolean"],
@@ -869,7 +879,14 @@ class SDMClassifier(
 
     def _build_model(self, adaptor, X, codes, split, n_classes, certify=None):
         return SDMModel.from_training(
-            adaptor, X, codes, split, n_classes, self.max_similarity, certify
+            adaptor,
+            X,
+            codes,
+            split,
+            n_classes,
+            self.max_similarity,
+            self.neighbors,
+            certify,
         )
 
     def _model_attributes(self, models, split, n_rows, alpha, classes):

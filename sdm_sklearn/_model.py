@@ -13,6 +13,7 @@ from sdm_sklearn._region import (
     in_region,
     rescale_similarity,
 )
+from sdm_sklearn._search import make_search
 from sdm_sklearn.activation import sdm_activation
 
 # Squares and differences of smaller values are finite.
@@ -39,6 +40,8 @@ class SDMModel:
         Number of classes.
     max_similarity : int or None
         Cap of q.
+    search : str or object, default="auto"
+        See `neighbors` in :func:`~sdm_sklearn._search.make_search`.
     measured : tuple of ndarray, default=None
         q, capped, and nearest distance of the calibration half, if they are known. None
         measures them, which is the costly part.
@@ -55,6 +58,7 @@ class SDMModel:
         calibration,
         n_classes,
         max_similarity,
+        search="auto",
         measured=None,
         certify=None,
     ):
@@ -64,9 +68,12 @@ class SDMModel:
         self.calibration = calibration
         self.n_classes = n_classes
         self.max_similarity = max_similarity
+        self.search = search
         self.certify = certify
         coordinates, labels, predictions = support
-        self.neighbors = ExactNeighbors(coordinates, labels, predictions, n_classes)
+        self.neighbors = make_search(
+            search, coordinates, labels, predictions, n_classes
+        )
         self.measured = self._measure_calibration() if measured is None else measured
         self._calibrate()
 
@@ -99,7 +106,15 @@ class SDMModel:
 
     @classmethod
     def from_training(
-        cls, adaptor, X, y, split, n_classes, max_similarity, certify=None
+        cls,
+        adaptor,
+        X,
+        y,
+        split,
+        n_classes,
+        max_similarity,
+        search="auto",
+        certify=None,
     ):
         """Build the model of a trained adaptor from its parts of X and y.
 
@@ -119,6 +134,7 @@ class SDMModel:
             held_out,
             n_classes,
             max_similarity,
+            search,
             certify=certify,
         )
 
@@ -139,6 +155,7 @@ class SDMModel:
             self.calibration,
             self.n_classes,
             self.max_similarity,
+            self.search,
             certify=self.certify,
         )
 

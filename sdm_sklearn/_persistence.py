@@ -246,7 +246,9 @@ def _rebuild(cls, header, arrays):
             raise ValueError(f"{prefix}projection_matrix has another width")
         own = {name: arrays[prefix + name] for name in schema}
         _check_values(own, prefix, len(classes))
-        models.append(_build_model(own, len(classes), max_similarity))
+        models.append(
+            _build_model(own, len(classes), max_similarity, estimator.neighbors)
+        )
         regions.append(_build_region(own, models[-1], estimator, fitted["alpha"]))
     for name in _INDEX_SCHEMA:
         _check_codes(arrays[name], name, 0, fitted["n_rows"])
@@ -322,7 +324,7 @@ def _build_region(arrays, model, estimator, alpha):
     return Region(q_min, thresholds)
 
 
-def _build_model(arrays, n_classes, max_similarity):
+def _build_model(arrays, n_classes, max_similarity, neighbors):
     adaptor = Adaptor(*(arrays[f"adaptor_{name}"] for name in Adaptor._fields))
     coordinates = arrays["support_coordinates"]
     projection = Projection(
@@ -346,6 +348,7 @@ def _build_model(arrays, n_classes, max_similarity):
         ),
         n_classes,
         max_similarity,
+        neighbors,
         measured=(
             arrays["calibration_similarity"],
             arrays["calibration_nearest_distance"],

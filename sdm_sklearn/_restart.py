@@ -172,6 +172,7 @@ def train_restart(
         batch_size=estimator.batch_size,
         standardization=estimator.standardize,
         max_similarity=estimator.max_similarity,
+        neighbors=estimator.neighbors,
         class_weight=class_weight,
         device=estimator.device,
         seed=seed,
