@@ -16,6 +16,7 @@ from tests.conftest import make_blobs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning"),
+    pytest.mark.filterwarnings("ignore::sdm_sklearn.ThinEvidenceWarning"),
     # Some of the copies are calibration rows.
     pytest.mark.filterwarnings("ignore:.*rows added equal calibration rows"),
 ]
