@@ -293,7 +293,7 @@ class SelectiveThresholdCV(
             X, y, **routed.splitter.split
         )
         held_out = cross_fit(
-            clone(self.estimator).set_params(**lowest),
+            _with_parameters(self.estimator, lowest),
             X,
             y,
             list(splits),
@@ -311,7 +311,7 @@ class SelectiveThresholdCV(
             final = lowest
             if name is not None and not np.isnan(self.best_alpha_):
                 final = {name: float(self.best_alpha_)}
-            self.estimator_ = clone(self.estimator).set_params(**final)
+            self.estimator_ = _with_parameters(self.estimator, final)
             self.estimator_.fit(X, y, **routed.estimator.fit)
             for name in ("n_features_in_", "feature_names_in_"):
                 if hasattr(self.estimator_, name):
@@ -502,3 +502,9 @@ class SelectiveThresholdCV(
             NoRegionWarning,
             stacklevel=4,
         )
+
+
+def _with_parameters(estimator, parameters):
+    """Return a clone with other parameters; a frozen estimator takes none."""
+    estimator = clone(estimator)
+    return estimator.set_params(**parameters) if parameters else estimator

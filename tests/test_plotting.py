@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_validate
 from sklearn.pipeline import make_pipeline
@@ -298,6 +299,37 @@ def test_displays_of_signals_need_an_sdm(fitted):
         SimilarityDistanceDisplay.from_estimator(tool, X)
     with pytest.raises(TypeError, match="has no signals"):
         ExemplarCardDisplay.from_estimator(tool, X[0], X, y)
+
+
+def test_displays_behind_a_tool_show_its_decisions(fitted):
+    clf, X, y, _ = fitted
+    tool = SelectiveThresholdCV(
+        make_pipeline(clone(clf)), alpha=0.8, alphas=[0.6, 0.7, 0.8], cv=3
+    ).fit(X, y)
+    inner = tool.estimator_[-1]
+    assert inner.alpha == tool.best_alpha_
+    for alpha in (None, 0.75):
+        accepted = tool.predict_selective(X, alpha=alpha, return_mask=True)[1]
+        plane = SimilarityDistanceDisplay.from_estimator(tool, X, alpha=alpha)
+        assert_array_equal(plane.accepted, accepted)
+        chosen = tool.recommend_alpha(alpha)
+        assert plane.q_min == inner._find_regions(chosen)[1][0].q_min.min()
+        for i in (np.flatnonzero(accepted)[0], np.flatnonzero(~accepted)[0]):
+            card = ExemplarCardDisplay.from_estimator(tool, X[i], X, y, alpha=alpha)
+            assert card.row.accepted == accepted[i]
+    tool.best_alpha_ = np.nan
+    with pytest.raises(ValueError, match="knows no alpha that keeps this accuracy"):
+        SimilarityDistanceDisplay.from_estimator(tool, X)
+
+
+def test_card_at_another_alpha(fitted):
+    clf, X, y, _ = fitted
+    for alpha in (0.6, 0.75):
+        signals = clf.signals(X[:20], alpha=alpha)
+        for i in range(3):
+            card = ExemplarCardDisplay.from_estimator(clf, X[i], X, y, alpha=alpha)
+            assert card.row.accepted == signals.accepted[i]
+            assert card.row.threshold in clf._find_regions(alpha)[1][0].thresholds
 
 
 # ------------------------------------------------------------------- exemplar card

@@ -35,6 +35,7 @@ import sdm_sklearn
 from sdm_sklearn import SDMClassifier, SelectiveThresholdCV
 from sdm_sklearn import metrics as m
 from sdm_sklearn._region import NoRegionWarning
+from sdm_sklearn._selective import alpha_parameter
 from sdm_sklearn._threshold_rules import (
     class_thresholds,
     cross_fitted_masks,
@@ -480,3 +481,22 @@ def test_recommend_needs_a_fit_and_an_accuracy():
     tool = SelectiveThresholdCV(LogisticRegression(), alpha=0.8).fit(X, CODES)
     with pytest.raises(ValueError, match="alpha must be an accuracy"):
         tool.recommend_alpha(1.5)
+
+
+def test_the_alpha_of_a_selective_estimator_is_set_by_the_tool():
+    X, y = make_blobs(240, centers=3, random_state=0)
+    for wrap in (lambda clf: clf, make_pipeline):
+        # No region reaches .99 on so few rows: fit alone would warn.
+        clf = wrap(
+            SDMClassifier(alpha=0.99, n_restarts=1, max_epochs=5, random_state=0)
+        )
+        tool = SelectiveThresholdCV(clf, alpha=0.8, alphas=[0.6, 0.8], cv=3).fit(X, y)
+        name = alpha_parameter(clf)
+        assert tool.estimator_.get_params()[name] == tool.best_alpha_
+        assert clf.get_params()[name] == 0.99
+
+
+def test_alpha_parameter_of_what_is_not_selective():
+    assert alpha_parameter(LogisticRegression()) is None
+    assert alpha_parameter(make_pipeline(LogisticRegression())) is None
+    assert alpha_parameter(make_pipeline(SDMClassifier())) == "sdmclassifier__alpha"

@@ -39,7 +39,7 @@ def measure_signals(estimator, X, alpha=None):
     region : Region
     """
     classifier, X = unwrap(estimator, X)
-    if hasattr(classifier, "best_alpha_") and hasattr(classifier, "estimator_"):
+    if getattr(classifier, "_accepts_itself", False):  # a SelectiveThresholdCV
         chosen = classifier._choose(alpha)
         if np.isnan(chosen):
             raise ValueError(
