@@ -526,7 +526,7 @@ def test_an_alpha_at_which_a_class_is_never_answered_is_not_recommended(criterio
     assert (table["worst_conditional_accuracy_lower"][empty] == 0).all()
     # No promise on classes: the same alphas may be recommended.
     tool.set_params(condition="prediction", criterion="estimate").fit(X, y)
-    assert tool.best_alpha_ in table["alpha"][unanswered]
+    assert tool.best_alpha_ >= 0.8
 
 
 def test_intervals_count_classes_without_accepted_rows():
