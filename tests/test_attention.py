@@ -388,6 +388,27 @@ def test_precision_against_float64(dtype, tolerance, n):
         assert (output.double() - exact).abs().max() < tolerance
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("spread", [1.0, 3.0, 9.0])
+def test_half_precision_gradients_of_n_and_b(backend, dtype, spread):
+    # A converted softmax model: the sums that make these gradients nearly cancel.
+    parts = [random(2, 4, 96, 32, seed=s) for s in range(4)]
+    parts[0] = parts[0] * spread
+    query, key, value, upstream = (part.to(dtype) for part in parts)
+
+    def gradients(backend, *parts):
+        n = torch.full((4,), 128.0, dtype=DOUBLE, requires_grad=True)
+        b = torch.full((4,), 1 / 128, dtype=DOUBLE, requires_grad=True)
+        output = ssa_attention(*parts[:3], n, b, is_causal=True, backend=backend)
+        return torch.autograd.grad(output, (n, b), parts[3])
+
+    exact = gradients("eager", *(p.double() for p in (query, key, value, upstream)))
+    got = gradients(backend, query, key, value, upstream)
+    for left, right in zip(got, exact, strict=True):
+        assert (left - right).abs().max() < 2e-4 * right.abs().max()
+
+
 def test_b_is_redundant_when_q_is_free():
     query, key, value = (random(1, 2, 5, 4, seed=s) for s in range(3))
     b = tensor(0.3, 2.0)
@@ -594,6 +615,42 @@ def test_second_derivative_of_the_blocked_backend_is_refused():
     eager = ssa_attention(query, query, query, 1.5, 0.8, backend="eager")
     (grad,) = torch.autograd.grad(eager.sum(), query, create_graph=True)
     grad.square().sum().backward()
+
+
+def transforms():
+    """What torch differentiates and maps in other ways than by backward()."""
+
+    def dual(function, x):
+        with torch.autograd.forward_ad.dual_level():
+            made = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+            return torch.autograd.forward_ad.unpack_dual(function(made)).tangent
+
+    def jvp(function, x):
+        return torch.func.jvp(function, (x,), (torch.ones_like(x),))[1]
+
+    def grad(function, x):
+        return torch.func.grad(lambda x: function(x).sum())(x)
+
+    def vmap(function, x):
+        return torch.func.vmap(function)(x.unsqueeze(0))
+
+    return [dual, jvp, grad, vmap]
+
+
+# forward mode scripts a decomposition on its first use
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("transform", transforms())
+def test_function_transforms(transform):
+    x = random(1, 1, 182, 2)
+
+    def attend(backend):
+        return lambda x: ssa_attention(x, x, x, 1.5, 0.8, backend=backend)
+
+    found, wanted = (transform(attend(name), x) for name in ("auto", "eager"))
+    assert torch.equal(found, wanted)
+    assert found.abs().max() > 0
+    with pytest.raises(ValueError, match=r"backend='blocked' supports neither"):
+        transform(attend("blocked"), x)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
