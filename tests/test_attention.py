@@ -701,6 +701,15 @@ def test_cpu_autocast_is_that_of_the_softmax_function(backend):
     assert n.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("length", [8, 256])
+def test_meta_tensors(length):
+    query = torch.empty(1, 2, length, 4, device="meta", requires_grad=True)
+    output = ssa_attention(query, query, query, 1.5, 0.8)
+    assert (output.shape, output.is_meta) == (query.shape, True)
+    output.sum().backward()
+    assert query.grad.is_meta
+
+
 def test_autocast_does_not_reach_into_the_operator():
     query = random(1, 2, 40, 4, dtype=torch.float32)
     n = torch.tensor([1.5, 2.0], requires_grad=True)
@@ -775,10 +784,24 @@ QUERY = torch.zeros(1, 2, 4, 4)
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"n": 0.5}, ValueError, "'n' must be finite and >= 1. Got 0.5"),
+        (
+            {"n": 0.5},
+            ValueError,
+            r"'n' must be finite and >= 1 as torch\.float32\. Got 0",
+        ),
         ({"n": math.nan}, ValueError, "'n' must be finite"),
-        ({"b": 0}, ValueError, "'b' must be finite and > 0. Got 0"),
+        ({"b": 0}, ValueError, "'b' must be finite and > 0 as"),
         ({"b": -1.0}, ValueError, "'b' must be finite"),
+        ({"n": 1e300}, ValueError, "'n' must be finite"),
+        ({"b": 1e300}, ValueError, "'b' must be finite"),
+        ({"b": 1e-300}, ValueError, "'b' must be finite and > 0"),
+        ({"n": torch.tensor(2j)}, TypeError, "'n' must be real"),
+        ({"b": torch.tensor(True)}, TypeError, "'b' must be real"),
+        (
+            {"scale": torch.ones((), requires_grad=True)},
+            TypeError,
+            "'scale' must be a number",
+        ),
         ({"n": "2"}, TypeError, "'n' must be a number or a tensor"),
         ({"n": torch.ones(3)}, ValueError, r"one value a head, shape \(2,\)"),
         ({"dropout_p": 1.5}, ValueError, "'dropout_p' must be in"),
@@ -807,6 +830,14 @@ def test_errors(change, error, message):
     arguments = {"query": QUERY, "key": QUERY, "value": QUERY, "n": 1.5, "b": 0.8}
     with pytest.raises(error, match=message):
         ssa_attention(**{**arguments, **change})
+
+
+def test_the_range_of_numbers_is_that_of_the_dtype():
+    scores = torch.zeros(3)
+    with pytest.raises(ValueError, match="'b' must be finite and > 0 as torch.float32"):
+        ssa_weights(scores, 1.5, 1e300)
+    for b in (1e300, 1e-300):
+        assert ssa_weights(scores.double(), 1.5, b).isfinite().all()
 
 
 def test_errors_of_the_weights():

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sdm_sklearn.attention._checks import without_autocast
 from sdm_sklearn.attention._tiles import LN2, Chunk, Scores, additive
 
 
@@ -44,7 +45,7 @@ def _without_autocast(operator: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(operator)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(args[0].device.type, enabled=False):
+        with without_autocast(args[0].device):
             return operator(*args, **kwargs)
 
     return run

@@ -11,6 +11,7 @@ from sdm_sklearn.attention._checks import (
     check_mask,
     prepare,
     score_parameters,
+    without_autocast,
 )
 from sdm_sklearn.attention._tiles import MASKED_BELOW, default_tile, masked_rows
 
@@ -49,7 +50,7 @@ def ssa_transform(scores: Tensor, n: float | Tensor, b: float | Tensor) -> Tenso
         has a shape that fits neither. Values of tensors are not read; keep them in
         range with :class:`SSAParameters`.
     TypeError
-        If ``scores`` is not a floating tensor.
+        If ``scores`` is not a floating tensor, or ``n`` or ``b`` is not real.
 
     References
     ----------
@@ -191,7 +192,8 @@ def ssa_attention(
         For shapes that do not fit, ``n`` or ``b`` out of range, ``dropout_p`` outside
         [0, 1], an unknown ``backend``, or what "blocked" or "flex" cannot do.
     TypeError
-        If query, key and value are not floating tensors of one dtype.
+        If query, key and value are not floating tensors of one dtype, ``n`` or ``b``
+        is not real, or ``scale`` requires gradients.
     RuntimeError
         When a second derivative is asked of the "blocked" backend.
 
@@ -325,7 +327,7 @@ def _eager(
         # 0 * NaN is NaN: neither queries nor values may reach rows that see no key.
         dead = masked_rows(mask, is_causal, query.shape[-2])
         query = query.masked_fill(dead, 0)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device):
         scores = _grouped_matmul(query.to(n.dtype), key.to(n.dtype).mT) * scale
         if bias is not None:
             scores = scores + bias
