@@ -433,6 +433,19 @@ def test_softcap_and_position_bias_act_before_the_transform():
         torch.testing.assert_close(output, expected.transpose(1, 2))
 
 
+def test_the_implementation_switches_between_softmax_and_ssa():
+    model, ids = build("llama"), tokens()
+    soft = logits(model, ids)
+    convert_to_ssa(model, init=None)
+    signed = logits(model, ids)
+    with pytest.raises(ValueError, match="output_attentions"):
+        model.config.output_attentions = True
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(logits(model, ids), soft, rtol=1e-4, atol=1e-4)
+    model.set_attn_implementation("ssa")
+    assert torch.equal(logits(model, ids), signed)
+
+
 def test_errors(tmp_path):
     x = torch.zeros(1, 2, 3, 4)
     register_ssa()

@@ -2,6 +2,9 @@
 
 import copy
 import pickle
+import re
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -460,3 +463,18 @@ def test_conversion_errors():
 
     with pytest.raises(ValueError, match="Own is a subclass"):
         convert_to_ssa(Own(8, 2))
+
+
+# ---------------------------------------------------------------- the guide
+
+
+def test_the_examples_of_the_guide_run(tmp_path, monkeypatch):
+    pytest.importorskip("transformers").logging.disable_progress_bar()
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parent.parent / "docs/user_guide/ssa.rst"
+    text = page.read_text().split("What the numbers mean")[0]
+    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", text)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(textwrap.dedent(block), {"__name__": "guide"})
+    assert (tmp_path / "tiny-ssa/model.safetensors").exists()
