@@ -129,7 +129,7 @@ def test_a_worse_model_on_the_same_axes_is_not_cut_off():
     _, ax = plt.subplots()
     confidence = np.linspace(1, 0.5, 8)
     for n_wrong in (3, 8, 1):
-        labels = [0] * n_wrong + [1] * (8 - n_wrong)
+        labels = [1] * (8 - n_wrong) + [0] * n_wrong
         display = RiskCoverageDisplay.from_predictions(
             [1] * 8, labels, confidence, ax=ax, name="m"
         )
@@ -137,7 +137,7 @@ def test_a_worse_model_on_the_same_axes_is_not_cut_off():
         assert ax.get_ylim()[0] == 0
         for line in ax.get_lines():
             assert line.get_ydata().max() <= ax.get_ylim()[1]
-    assert display.lines_[0].get_ydata().max() == 1
+        assert display.lines_[0].get_ydata()[-1] == n_wrong / 8
 
 
 def test_names_are_shown_as_they_are(fitted):
