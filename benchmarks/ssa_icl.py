@@ -210,6 +210,10 @@ CONFIGURATIONS = {
     "A-free": Configuration(
         "every, attention only, no weight decay", EVERY, False, 2, 1500, 0.0, PAIR
     ),
+    "A-short": Configuration(
+        "every, attention only, no weight decay, 800 steps",
+        *(EVERY, False, 2, 800, 0.0, ALL),
+    ),
     "B": Configuration("every, LayerNorm + MLP", EVERY, True, 2, 500, 0.0, PAIR),
     "C": Configuration("some, attention only", SOME, False, 2, 1500, 1.0, PAIR),
     "D": Configuration(
