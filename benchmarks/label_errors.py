@@ -11,8 +11,8 @@ errors alone, so that an error that was in the data already counts as a false al
 cleanlab ranks by self-confidence and lists what its confident learning finds, once on
 out-of-fold probabilities of a logistic regression and once on those of SDM. SDM lists
 the accepted rows whose label is not the prediction, largest q' first; "all" goes on
-with the rejected ones that disagree. With `--results FILE` each seed is written to that file
-when it ends, and one already in there is not run again.
+with the rejected ones that disagree. With `--results FILE` each seed is written to that
+file when it ends, and one already in there is not run again.
 """
 
 import argparse
@@ -113,8 +113,8 @@ def print_set(records):
     share, among = (np.mean([r[k] for r in records]) for k in KEYS)
     print(
         f"\n{first['set']}: {first['n']} rows, {first['planted']} wrong labels "
-        f"planted, {len(records)} seeds; accepted {share:.3f} of all rows and {among:.3f} of "
-        f"those with a wrong label at alpha = {first['alpha']:g}"
+        f"planted, {len(records)} seeds; accepted {share:.3f} of all rows and "
+        f"{among:.3f} of those with a wrong label at alpha = {first['alpha']:g}"
     )
     names = list(first["rows"]["SDM, all"])
     print(f"{'':26}" + "".join(f"{name:>19}" for name in names))

@@ -14,9 +14,9 @@ Every method without an adaptor rests on a logistic regression. "APS" and "RAPS"
 the rows whose prediction set has one class: the regression is fitted on SDM's training
 half and conformalised on its calibration half, by the lines below, as MAPIE refuses
 both scores for two classes. "softmax(z')" and "softmax(d z')" take logits and Distance
-of the one adaptor that SDM trained. "identity" replaces that adaptor by the standardised
-embeddings and the logits of a logistic regression on the same training half. "zero-shot"
-is the softmax of a language model's logits of No and Yes.
+of the one adaptor that SDM trained. "identity" replaces that adaptor by the
+standardised embeddings and the logits of a logistic regression on the same training
+half. "zero-shot" is the softmax of a language model's logits of No and Yes.
 """
 
 import argparse
@@ -327,7 +327,9 @@ def print_task(name, seeds):
                     print_line(method, rows, count_below(rows, alpha))
         print_heads(f"{title}: rows with q' of at least", heads, "")
         for q_min in Q_MIN:
-            print_line(f"{q_min}", select(seeds, "curve", test=title, q_min=q_min), "")
+            rows = select(seeds, "curve", test=title, q_min=q_min)
+            if any(row["share"] > 0 for row in rows):
+                print_line(f"{q_min}", rows, "")
 
 
 def select(seeds, kind, **wanted):
