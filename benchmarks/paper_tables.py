@@ -219,7 +219,8 @@ def run_seed(name, data, seed, n_restarts):
                 )
                 single = chosen.sum(axis=1) == 1
                 decisions[f"{method} singletons"] = chosen.argmax(axis=1), single
-            decisions |= decide_by_adaptor(rows.X, alpha, sdm, certified)
+            by_adaptor, answered = decide_by_adaptor(rows.X, alpha, sdm, certified)
+            decisions |= by_adaptor
             region = identity.find_region(alpha)
             signals = identity.signals(measured, region, alpha)
             decisions["identity: SDM >= alpha"] = (
@@ -235,7 +236,10 @@ def run_seed(name, data, seed, n_restarts):
                 decisions["zero-shot >= alpha"] = predictions, confident
             for method, (predictions, accepted) in decisions.items():
                 record = {"test": title, "alpha": alpha, "method": method}
-                records.append(record | judge(rows.y, predictions, accepted, classes))
+                record |= judge(rows.y, predictions, accepted, classes)
+                if method in answered and "class" in record:
+                    drop_unanswered(record, answered[method])
+                records.append(record)
         signals = sdm.signals(rows.X, alpha=ALPHAS[0])
         for q_min in Q_MIN:
             accepted = signals.rescaled_similarity >= q_min
@@ -246,8 +250,11 @@ def run_seed(name, data, seed, n_restarts):
 
 
 def decide_by_adaptor(X, alpha, sdm, certified):
-    """Return name -> (predictions, accepted) of the ways to use a fitted adaptor."""
-    decisions = {}
+    """Return name -> (predictions, accepted) of the ways to use a fitted adaptor.
+
+    Also return name -> which classes are answered, for regions of single classes.
+    """
+    decisions, answered = {}, {}
     signals = sdm.signals(X, alpha=alpha)
     for method, logits in (
         ("softmax(z') >= alpha", signals.logits),
@@ -257,12 +264,21 @@ def decide_by_adaptor(X, alpha, sdm, certified):
         decisions[method] = signals.prediction, confident
     decisions["SDM region, conservative"] = signals.prediction, signals.lower_accepted
     for clf, method in ((sdm, "SDM region"), (certified, "SDM certified")):
-        for region, suffix in (("joint", ""), ("per_class", ", per class")):
-            clf.set_params(region=region)
-            signals = clf.signals(X, alpha=alpha)
-            decisions[method + suffix] = signals.prediction, signals.accepted
+        signals = clf.signals(X, alpha=alpha)
+        decisions[method] = signals.prediction, signals.accepted
+        clf.set_params(region="per_class")
+        signals = clf.signals(X, alpha=alpha)
+        decisions[f"{method}, per class"] = signals.prediction, signals.accepted
+        answered[f"{method}, per class"] = clf._find_regions(alpha)[1][0].answered
         clf.set_params(region="joint")
-    return decisions
+    return decisions, answered
+
+
+def drop_unanswered(record, answered):
+    """Blank the accuracies of classes of which nothing is promised."""
+    for kind in ("class", "prediction"):
+        accuracy = np.where(answered, record[kind], np.nan)
+        record[kind] = accuracy.tolist()
 
 
 def judge(y, predictions, accepted, classes):
@@ -306,7 +322,7 @@ def count_below(rows, alpha):
     worst = [
         np.nanmin(row["class"] + row["prediction"])
         for row in rows
-        if row["share"] > 0 and "class" in row
+        if not np.isnan(row.get("class", []) + row.get("prediction", [])).all()
     ]
     return f"{sum(value < alpha for value in worst)} of {len(worst)}"
 
