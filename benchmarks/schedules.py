@@ -46,9 +46,10 @@ def main():
             seconds[name].append(time.process_time() - started)
             row = [clf.score(task.X_test, task.y_test)]
             for alpha in ALPHAS:
-                signals = clf.signals(task.X_test, alpha=alpha)
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # nothing accepted: NaN
+                    # No region, or nothing accepted: shown as numbers.
+                    warnings.simplefilter("ignore")
+                    signals = clf.signals(task.X_test, alpha=alpha)
                     worst = worst_conditional_accuracy_score(
                         task.y_test, signals.prediction, signals.accepted
                     )

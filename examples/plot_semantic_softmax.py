@@ -111,13 +111,18 @@ for name, proba in probabilities.items():
 # The figure compares the first three rules; a point is a sixth of the comments.
 
 fig, ax = plt.subplots(figsize=(5, 5))
-for name in ("constrained softmax", "with neighbours", "and class shares"):
+looks = {
+    "constrained softmax": "o-",
+    "with neighbours": "s--",
+    "and class shares": "^-.",
+}
+for name, look in looks.items():
     proba = probabilities[name]
     right = names[proba.argmax(axis=1)] == y_test
     observed, predicted = calibration_curve(
         right, proba.max(axis=1), n_bins=6, strategy="quantile"
     )
-    ax.plot(predicted, observed, "o-", label=name)
+    ax.plot(predicted, observed, look, label=name)
 ax.plot([0, 1], [0, 1], color="grey", linestyle=":", label="perfectly calibrated")
 ax.set(
     xlabel="Probability of the predicted emotion",

@@ -56,13 +56,21 @@ curves = {
     "sparsemax": np.array([sparsemax(s) for s in top]),
 }
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+# Told apart without colour, too.
+looks = {
+    "SSA, n = 1.5, b = 0.8": {"color": "C0", "linewidth": 3},
+    "SSA, n = 3, b = 0.8": {"color": "C0", "linestyle": "--", "linewidth": 3},
+    "softmax": {"color": "black"},
+    "softmax1": {"color": "C1", "marker": "o", "markevery": 20, "linestyle": ":"},
+    "1.5-entmax": {"color": "C2", "linestyle": "-."},
+    "sparsemax": {"color": "C3", "marker": "s", "markevery": 20, "markersize": 4},
+}
+_, ax = plt.subplots(layout="constrained")
 for name, weights in curves.items():
-    axes[0].plot(top, weights, label=name)
-axes[0].set(
-    xlabel="score", ylabel="weight", title="Weight of one score against 31 zeros"
-)
-axes[0].legend()
+    ax.plot(top, weights, label=name, **looks[name])
+ax.set(xlabel="score", ylabel="weight", title="Weight of one score against 31 zeros")
+ax.legend()
+plt.show()
 
 # %%
 # What is left for the rest
@@ -73,13 +81,17 @@ axes[0].legend()
 sizes = np.logspace(0, 4, 81)
 scores = torch.zeros(len(sizes), others + 1, dtype=torch.float64)
 scores[:, 0] = torch.from_numpy(sizes)
+_, ax = plt.subplots(layout="constrained")
 for n in (1.5, 3.0):
     rest = ssa_weights(scores, n=n, b=0.8)[:, 1:].sum(-1)
-    axes[1].loglog(sizes, rest, label=f"SSA, n = {n:g}, b = 0.8")
+    name = f"SSA, n = {n:g}, b = 0.8"
+    ax.loglog(sizes, rest, label=name, **looks[name])
 rest = torch.softmax(scores, -1)[:, 1:].sum(-1).clamp(min=1e-300)
-axes[1].loglog(sizes, rest, label="softmax")
-axes[1].set(ylim=(1e-12, 2), xlabel="score", title="Weight left for the others")
-axes[1].legend()
+ax.loglog(sizes, rest, label="softmax", **looks["softmax"])
+ax.set(
+    ylim=(1e-12, 2), xlabel="score", ylabel="weight", title="Weight left for the others"
+)
+ax.legend()
 plt.show()
 
 # %%

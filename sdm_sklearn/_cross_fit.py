@@ -2,6 +2,7 @@
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils import Bunch
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.parallel import Parallel, delayed
@@ -45,6 +46,13 @@ def cross_fit(estimator, X, y, splits, alphas, fit_params, n_jobs):
             "cv holds rows out more than once, which would count them twice: pass a "
             "splitter whose test sets are disjoint, such as StratifiedKFold."
         )
+    for train, test in splits:
+        if len(np.intersect1d(np.arange(len(y))[train], np.arange(len(y))[test])):
+            raise ValueError(
+                "cv has rows that are trained on and held out at once, which would "
+                "make every accuracy look better than it is: pass a splitter whose "
+                "training and test sets are disjoint."
+            )
     classes = np.unique(y)
     parts = Parallel(n_jobs=n_jobs)(
         delayed(_fit_and_predict)(
@@ -68,10 +76,25 @@ def cross_fit(estimator, X, y, splits, alphas, fit_params, n_jobs):
     return held_out
 
 
-def most_probable(estimator, X):
-    """Return the code of the most probable class of each row, and its probability."""
+def predict_with_confidence(estimator, X):
+    """Return the code of each row's prediction, and the probability of that class.
+
+    The prediction need not be the most probable class: a classifier with a tuned
+    cut-off predicts by that.
+    """
+    while isinstance(estimator, Pipeline):  # so that rows are transformed once
+        X = estimator[:-1].transform(X) if len(estimator) > 1 else X
+        estimator = estimator[-1]
     probability = np.asarray(estimator.predict_proba(X))
-    return probability.argmax(axis=1), probability.max(axis=1)
+    if not np.isfinite(probability).all():
+        raise ValueError(
+            f"{type(estimator).__name__}.predict_proba gave values that are not "
+            "finite: thresholds cannot be set on them."
+        )
+    order = np.argsort(estimator.classes_)
+    labels = estimator.predict(X)
+    codes = order[np.searchsorted(estimator.classes_, labels, sorter=order)]
+    return codes, probability[np.arange(len(codes)), codes]
 
 
 def _fit_and_predict(estimator, X, y, train, test, classes, alphas, fit_params):
@@ -84,7 +107,7 @@ def _fit_and_predict(estimator, X, y, train, test, classes, alphas, fit_params):
         classifier, inner_X = unwrap(estimator, X_test)
         codes, accepted = classifier._decide_at(inner_X, alphas)
         return Bunch(codes=known[codes], confidence=None, accepted=accepted)
-    codes, confidence = most_probable(estimator, X_test)
+    codes, confidence = predict_with_confidence(estimator, X_test)
     return Bunch(codes=known[codes], confidence=confidence, accepted=None)
 
 

@@ -29,7 +29,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from ._cross_fit import cross_fit, most_probable
+from ._cross_fit import cross_fit, predict_with_confidence
 from ._region import NoRegionWarning
 from ._selective import (
     SelectiveClassifierMixin,
@@ -38,12 +38,14 @@ from ._selective import (
     resolve_reject_label,
     unwrap,
 )
+from ._state import all_or_nothing
 from ._threshold_rules import (
     class_thresholds,
     cross_fitted_masks,
     recommend,
     tabulate,
 )
+from ._validation import check_labels as refuse_mixed_labels
 from .metrics._checks import check_classes, check_labels
 
 DEFAULT_ALPHAS = (
@@ -136,12 +138,14 @@ class SelectiveThresholdCV(
 
     cv_results_ : dict of ndarray
         One row per alpha of the grid; can be given to `pandas.DataFrame` but for the
-        two entries with one column per class. Keys: `alpha`, `coverage`,
+        entries with one column per class. Keys: `alpha`, `coverage`,
         `selective_accuracy`, `worst_class_conditional_accuracy`,
         `worst_prediction_conditional_accuracy`, `worst_conditional_accuracy` (each of
         the four accuracies also with `_lower` and `_upper`), and of shape (n_alphas,
-        n_classes) `class_conditional_accuracy` and `prediction_conditional_accuracy`.
-        Where nothing is accepted an accuracy is NaN.
+        n_classes) `class_conditional_accuracy` and `prediction_conditional_accuracy`,
+        `accepted_of_class` and `accepted_as_class`, the rows they rest on, and for a
+        classifier that is not selective itself `threshold`, inf for a class that is
+        never answered. Where nothing is accepted an accuracy is NaN.
 
     best_alpha_ : float
         The recommended alpha of the grid, NaN if none keeps `alpha`.
@@ -265,8 +269,13 @@ class SelectiveThresholdCV(
             class alone, or `cv` holds a row out twice or nothing.
         """
         _raise_for_params(params, self, None)
+        with all_or_nothing(self, ("_held_out", "_accepts_itself")):
+            return self._fit(X, y, params)
+
+    def _fit(self, X, y, params):
         alpha, alphas = check_alpha(self.alpha), self._check_alphas()
         X, y = indexable(X, y)
+        refuse_mixed_labels(y)
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         if y.dtype == object:
@@ -281,9 +290,6 @@ class SelectiveThresholdCV(
                 "be told apart. At least 2 classes are needed."
             )
         self.reject_label_ = resolve_reject_label(self.reject_label, self.classes_)
-        for name in ("estimator_", "thresholds_"):
-            if hasattr(self, name):
-                delattr(self, name)  # of an earlier fit with other parameters
         routed = process_routing(self, "fit", **params)
         # The estimator's own alpha decides nothing here. At the lowest of the grid a
         # fold without a region is worth a warning.
@@ -338,7 +344,8 @@ class SelectiveThresholdCV(
         """
         check_is_fitted(self, "cv_results_")
         target = check_alpha(self.alpha if target is None else target)
-        return recommend(self.cv_results_, self._deciding_column(), target)
+        column = self._deciding_column()
+        return recommend(self.cv_results_, column, target, self._answers_every_class())
 
     def predict(self, X):
         """Predict labels as the estimator does; never rejects.
@@ -398,7 +405,7 @@ class SelectiveThresholdCV(
         self._check_refitted()
         chosen = np.array([self._choose(alpha) for alpha in alphas])
         if not self._accepts_itself:
-            codes, confidence = most_probable(self.estimator_, X)
+            codes, confidence = predict_with_confidence(self.estimator_, X)
             thresholds = np.array([self._thresholds_at(alpha) for alpha in chosen])
             return codes, confidence >= thresholds[:, codes]
         classifier, inner_X = unwrap(self.estimator_, X)
@@ -476,6 +483,20 @@ class SelectiveThresholdCV(
         self.cv_results_ = tabulate(
             alphas, y, held_out.codes, accepted, n_classes, self.confidence_level
         )
+        if not self._accepts_itself:
+            self.cv_results_["threshold"] = class_thresholds(
+                *self._held_out, n_classes, alphas
+            )
+
+    def _answers_every_class(self):
+        """Tell at which alphas a condition on classes can hold on new rows.
+
+        A class that is never answered is answered wrongly wherever one of its rows is
+        accepted, even if no row held out was.
+        """
+        if self._accepts_itself or self.condition not in ("both", "class"):
+            return True
+        return np.isfinite(self.cv_results_["threshold"]).all(axis=1)
 
     def _thresholds_at(self, alpha):
         """Return the thresholds of a classifier that is not selective itself."""
@@ -494,13 +515,16 @@ class SelectiveThresholdCV(
         best = "nothing is accepted at any alpha"
         if not np.isnan(reached).all():
             best = f"at best it is {np.nanmax(reached):.3f}"
+        if not np.any(self._answers_every_class()):
+            never = ~np.isfinite(self.cv_results_["threshold"]).any(axis=0)
+            best += f"; never answered: {self.classes_[never].tolist()}"
         warnings.warn(
             f"No alpha of the grid keeps the out-of-fold {column} at {alpha:g} "
             f"({best}): every row will be rejected. See what is attainable in "
             "cv_results_; lower alpha, extend the grid alphas, choose a milder "
             "condition or criterion, or give more rows per class.",
             NoRegionWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -115,19 +115,29 @@ def tabulate(alphas, y, codes, accepted, n_classes, confidence_level):
         "worst_prediction_conditional_accuracy": by_prediction,
         "worst_conditional_accuracy": both,
     }
+    present = np.bincount(y, minlength=n_classes) > 0
+    owed = {
+        "worst_class_conditional_accuracy": present,
+        "worst_conditional_accuracy": np.append(present, np.zeros(n_classes, bool)),
+    }
     for name, (n_accepted, n_right) in columns.items():
-        bounds = smallest_accuracy(n_accepted, n_right, confidence_level)
+        bounds = smallest_accuracy(
+            n_accepted, n_right, confidence_level, owed.get(name, False)
+        )
         for suffix, values in zip(("", "_lower", "_upper"), bounds, strict=True):
             table[name + suffix] = values
+    table["accepted_of_class"] = by_class[0]
+    table["accepted_as_class"] = by_prediction[0]
     table["class_conditional_accuracy"] = _divide(*by_class)
     table["prediction_conditional_accuracy"] = _divide(*by_prediction)
     return table
 
 
-def smallest_accuracy(n_accepted, n_right, confidence_level):
+def smallest_accuracy(n_accepted, n_right, confidence_level, owed=False):
     """Return the smallest accuracy of each row of groups, and its interval.
 
-    Groups without accepted rows are left out.
+    Groups without accepted rows have no accuracy. If one is owed, nothing is known of
+    it: its interval is all of [0, 1].
 
     Parameters
     ----------
@@ -135,6 +145,8 @@ def smallest_accuracy(n_accepted, n_right, confidence_level):
         Rows accepted, and accepted and right, in each group.
     confidence_level : float
         Level of the interval, simultaneous over the groups of a row.
+    owed : bool or ndarray of shape (n_groups,), dtype=bool
+        Groups for which an accuracy is promised: classes that there are.
 
     Returns
     -------
@@ -142,15 +154,19 @@ def smallest_accuracy(n_accepted, n_right, confidence_level):
         NaN where no group has accepted rows.
     """
     filled = n_accepted > 0
-    tail = (1 - confidence_level) / 2 / np.maximum(filled.sum(axis=1), 1)[:, None]
+    stated = filled | owed
+    tail = (1 - confidence_level) / 2 / np.maximum(stated.sum(axis=1), 1)[:, None]
     n_wrong = n_accepted - n_right
     lower = lower_bound(n_accepted, n_right, tail)
     # At no error the upper bound is 1, by definition.
     upper = np.where(n_wrong > 0, beta.isf(tail, n_right + 1, n_wrong), 1.0)
     none = ~filled.any(axis=1)
     smallest = []
-    for values in (_divide(n_accepted, n_right), lower, upper):
-        worst = np.where(filled, values, np.inf).min(axis=1)
+    groups = (filled, stated, filled)
+    for values, counted in zip(
+        (_divide(n_accepted, n_right), lower, upper), groups, strict=True
+    ):
+        worst = np.where(counted, values, np.inf).min(axis=1)
         smallest.append(np.where(none, np.nan, worst))
     return tuple(smallest)
 
@@ -174,7 +190,7 @@ def lower_bound(n_accepted, n_right, tail):
     return np.where(n_right > 0, bound, 0.0)
 
 
-def recommend(table, column, target):
+def recommend(table, column, target, allowed=True):
     """Return the alpha with the most coverage at which `column` reaches `target`.
 
     Parameters
@@ -185,13 +201,15 @@ def recommend(table, column, target):
         The accuracy that decides.
     target : float
         What it must reach.
+    allowed : bool or ndarray of shape (n_alphas,), dtype=bool
+        Alphas to choose from.
 
     Returns
     -------
     alpha : float
         At equal coverage the largest; NaN if none reaches the target.
     """
-    keeps = table[column] >= target
+    keeps = (table[column] >= target) & allowed
     if not keeps.any():
         return np.nan
     alphas, coverage = table["alpha"][keeps], table["coverage"][keeps]

@@ -388,6 +388,27 @@ def test_precision_against_float64(dtype, tolerance, n):
         assert (output.double() - exact).abs().max() < tolerance
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("spread", [1.0, 3.0, 9.0])
+def test_half_precision_gradients_of_n_and_b(backend, dtype, spread):
+    # A converted softmax model: the sums that make these gradients nearly cancel.
+    parts = [random(2, 4, 96, 32, seed=s) for s in range(4)]
+    parts[0] = parts[0] * spread
+    query, key, value, upstream = (part.to(dtype) for part in parts)
+
+    def gradients(backend, *parts):
+        n = torch.full((4,), 128.0, dtype=DOUBLE, requires_grad=True)
+        b = torch.full((4,), 1 / 128, dtype=DOUBLE, requires_grad=True)
+        output = ssa_attention(*parts[:3], n, b, is_causal=True, backend=backend)
+        return torch.autograd.grad(output, (n, b), parts[3])
+
+    exact = gradients("eager", *(p.double() for p in (query, key, value, upstream)))
+    got = gradients(backend, query, key, value, upstream)
+    for left, right in zip(got, exact, strict=True):
+        assert (left - right).abs().max() < 2e-4 * right.abs().max()
+
+
 def test_b_is_redundant_when_q_is_free():
     query, key, value = (random(1, 2, 5, 4, seed=s) for s in range(3))
     b = tensor(0.3, 2.0)
@@ -596,6 +617,42 @@ def test_second_derivative_of_the_blocked_backend_is_refused():
     grad.square().sum().backward()
 
 
+def transforms():
+    """What torch differentiates and maps in other ways than by backward()."""
+
+    def dual(function, x):
+        with torch.autograd.forward_ad.dual_level():
+            made = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+            return torch.autograd.forward_ad.unpack_dual(function(made)).tangent
+
+    def jvp(function, x):
+        return torch.func.jvp(function, (x,), (torch.ones_like(x),))[1]
+
+    def grad(function, x):
+        return torch.func.grad(lambda x: function(x).sum())(x)
+
+    def vmap(function, x):
+        return torch.func.vmap(function)(x.unsqueeze(0))
+
+    return [dual, jvp, grad, vmap]
+
+
+# forward mode scripts a decomposition on its first use
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize("transform", transforms())
+def test_function_transforms(transform):
+    x = random(1, 1, 182, 2)
+
+    def attend(backend):
+        return lambda x: ssa_attention(x, x, x, 1.5, 0.8, backend=backend)
+
+    found, wanted = (transform(attend(name), x) for name in ("auto", "eager"))
+    assert torch.equal(found, wanted)
+    assert found.abs().max() > 0
+    with pytest.raises(ValueError, match=r"backend='blocked' supports neither"):
+        transform(attend("blocked"), x)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compile_and_dynamic_lengths():
     # aot_eager traces forward and backward without needing a C++ compiler
@@ -642,6 +699,15 @@ def test_cpu_autocast_is_that_of_the_softmax_function(backend):
     torch.testing.assert_close(output.float(), plain, rtol=2e-2, atol=2e-2)
     output.float().sum().backward()
     assert n.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("length", [8, 256])
+def test_meta_tensors(length):
+    query = torch.empty(1, 2, length, 4, device="meta", requires_grad=True)
+    output = ssa_attention(query, query, query, 1.5, 0.8)
+    assert (output.shape, output.is_meta) == (query.shape, True)
+    output.sum().backward()
+    assert query.grad.is_meta
 
 
 def test_autocast_does_not_reach_into_the_operator():
@@ -718,10 +784,24 @@ QUERY = torch.zeros(1, 2, 4, 4)
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"n": 0.5}, ValueError, "'n' must be finite and >= 1. Got 0.5"),
+        (
+            {"n": 0.5},
+            ValueError,
+            r"'n' must be finite and >= 1 as torch\.float32\. Got 0",
+        ),
         ({"n": math.nan}, ValueError, "'n' must be finite"),
-        ({"b": 0}, ValueError, "'b' must be finite and > 0. Got 0"),
+        ({"b": 0}, ValueError, "'b' must be finite and > 0 as"),
         ({"b": -1.0}, ValueError, "'b' must be finite"),
+        ({"n": 1e300}, ValueError, "'n' must be finite"),
+        ({"b": 1e300}, ValueError, "'b' must be finite"),
+        ({"b": 1e-300}, ValueError, "'b' must be finite and > 0"),
+        ({"n": torch.tensor(2j)}, TypeError, "'n' must be real"),
+        ({"b": torch.tensor(True)}, TypeError, "'b' must be real"),
+        (
+            {"scale": torch.ones((), requires_grad=True)},
+            TypeError,
+            "'scale' must be a number",
+        ),
         ({"n": "2"}, TypeError, "'n' must be a number or a tensor"),
         ({"n": torch.ones(3)}, ValueError, r"one value a head, shape \(2,\)"),
         ({"dropout_p": 1.5}, ValueError, "'dropout_p' must be in"),
@@ -750,6 +830,14 @@ def test_errors(change, error, message):
     arguments = {"query": QUERY, "key": QUERY, "value": QUERY, "n": 1.5, "b": 0.8}
     with pytest.raises(error, match=message):
         ssa_attention(**{**arguments, **change})
+
+
+def test_the_range_of_numbers_is_that_of_the_dtype():
+    scores = torch.zeros(3)
+    with pytest.raises(ValueError, match="'b' must be finite and > 0 as torch.float32"):
+        ssa_weights(scores, 1.5, 1e300)
+    for b in (1e300, 1e-300):
+        assert ssa_weights(scores.double(), 1.5, b).isfinite().all()
 
 
 def test_errors_of_the_weights():

@@ -276,6 +276,124 @@ def test_load_into_the_model_without_head_and_from_shards(tmp_path):
     assert "rho_b" not in dict(ssa.named_parameters())
 
 
+VISION = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "image_size": 16,
+    "patch_size": 8,
+}
+
+
+def vit():
+    config = transformers.ViTConfig(**VISION)
+    return transformers.ViTForImageClassification(config)
+
+
+def llava():
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**VISION),
+        text_config=transformers.LlamaConfig(vocab_size=61, **LLAMA),
+        image_token_index=60,
+        image_seq_length=4,
+    )
+    return transformers.LlavaForConditionalGeneration(config)
+
+
+@pytest.mark.parametrize("make", [vit, llava])
+def test_checkpoints_whose_names_are_not_those_of_the_modules(make, tmp_path):
+    torch.manual_seed(0)
+    model = convert_to_ssa(make().eval(), init=None)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(tmp_path)
+    loaded = load_ssa(tmp_path)
+    assert type(loaded) is type(model)
+    state = loaded.state_dict()
+    assert any(".ssa.rho_n" in key for key in state)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, state[key]), key
+    pixels = torch.ones(1, 3, 16, 16)
+    inputs = {"pixel_values": pixels}
+    if make is llava:
+        inputs["input_ids"] = torch.tensor([[60, 60, 60, 60, 5, 6]])
+    with torch.no_grad():
+        assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+
+
+def test_options_of_from_pretrained(tmp_path):
+    model = converted("llama")
+    model.save_pretrained(tmp_path / "inner", variant="fp32")
+    loaded, info = load_ssa(
+        tmp_path, subfolder="inner", variant="fp32", output_loading_info=True
+    )
+    assert not any(info.values())
+    assert torch.equal(logits(loaded.eval(), tokens()), logits(model, tokens()))
+    assert type(copy.deepcopy(loaded)) is transformers.LlamaForCausalLM
+    loaded.save_pretrained(tmp_path / "again")
+    assert load_ssa(tmp_path / "again").config.architectures == ["LlamaForCausalLM"]
+    with pytest.raises(TypeError, match="Got AutoModelForCausalLM"):
+        load_ssa(tmp_path / "again", model_class=transformers.AutoModelForCausalLM)
+
+
+def test_a_model_loaded_without_its_values_is_refused(tmp_path):
+    converted("llama").save_pretrained(tmp_path)
+    softmax = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="was saved with SSA: load it with load_ssa"):
+        convert_to_ssa(softmax)
+    softmax.config.ssa_attention = None
+    convert_to_ssa(softmax)
+
+
+def gpt_oss():
+    config = transformers.GptOssConfig(
+        **{**SIZES, **LLAMA, "head_dim": 8, "num_local_experts": 2},
+        layer_types=["full_attention"] * 2,
+    )
+    config._attn_implementation = "eager"
+    return transformers.GptOssForCausalLM(config)
+
+
+def llama_with_attentions():
+    model = build("llama")
+    model.set_attn_implementation("eager")
+    model.config.output_attentions = True
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (gpt_oss, {}, "attention sinks"),
+        (llama_with_attentions, {}, "output_attentions=True to forward instead"),
+        (lambda: build("llama"), {"init": None, "n_init": 0.5}, "'n_init' must be"),
+    ],
+)
+def test_a_refused_conversion_changes_nothing(make, options, message):
+    model = make()
+    before, names = model.config.to_dict(), list(model.state_dict())
+    implementation = model.config._attn_implementation
+    with pytest.raises(ValueError, match=message):
+        convert_to_ssa(model, **options)
+    assert model.config.to_dict() == before
+    assert model.config._attn_implementation == implementation
+    assert list(model.state_dict()) == names
+
+
+def test_an_implementation_that_cannot_be_set_changes_nothing(monkeypatch):
+    model = build("llama")
+
+    def refuse(self, name):
+        raise ValueError("not this one")
+
+    monkeypatch.setattr(type(model), "set_attn_implementation", refuse)
+    with pytest.raises(ValueError, match="not this one"):
+        convert_to_ssa(model)
+    assert not any(isinstance(m, SSAParameters) for m in model.modules())
+
+
 def test_copies_work():
     model, ids = converted("gpt2"), tokens()
     twin = copy.deepcopy(model)
@@ -315,6 +433,19 @@ def test_softcap_and_position_bias_act_before_the_transform():
         torch.testing.assert_close(output, expected.transpose(1, 2))
 
 
+def test_the_implementation_switches_between_softmax_and_ssa():
+    model, ids = build("llama"), tokens()
+    soft = logits(model, ids)
+    convert_to_ssa(model, init=None)
+    signed = logits(model, ids)
+    with pytest.raises(ValueError, match="output_attentions"):
+        model.config.output_attentions = True
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(logits(model, ids), soft, rtol=1e-4, atol=1e-4)
+    model.set_attn_implementation("ssa")
+    assert torch.equal(logits(model, ids), signed)
+
+
 def test_errors(tmp_path):
     x = torch.zeros(1, 2, 3, 4)
     register_ssa()
@@ -330,8 +461,10 @@ def test_errors(tmp_path):
         load_ssa(tmp_path)
     with pytest.raises(ValueError, match="uses SSA attention already"):
         convert_to_ssa(convert_to_ssa(model))
-    with pytest.raises(ValueError, match="no attention that goes"):
+    with pytest.raises(TypeError, match="must be a PreTrainedModel"):
         convert_to_ssa(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="no attention that goes"):
+        huggingface._convert(torch.nn.Linear(2, 2), {})
     with pytest.raises(ValueError, match="number of heads"):
         huggingface._number_of_heads(torch.nn.Linear(2, 2))
 
@@ -340,5 +473,5 @@ def test_missing_values_are_an_error(tmp_path):
     model = build("bert")
     model.config.ssa_attention = {"init": None}
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="holds no value of"):
+    with pytest.raises(ValueError, match=r"holds no value of .*ssa\.rho"):
         load_ssa(tmp_path)

@@ -2,6 +2,9 @@
 
 import copy
 import pickle
+import re
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -69,6 +72,66 @@ def test_no_step_leaves_the_range(sign):
     assert parameters.n.isfinite().all()
     weights = ssa_weights(inputs(2, 3, 3), parameters.n, parameters.b)
     assert weights.isfinite().all()
+
+
+@pytest.mark.parametrize("rho", [-25.0, 25.0, 1e30])
+def test_parameters_come_back_from_beyond_the_limit(rho):
+    parameters = SSAParameters(1)
+    nn.init.constant_(parameters.rho_n, rho)
+    nn.init.constant_(parameters.rho_b, rho)
+    n, b = parameters.n, parameters.b
+    limit = torch.tensor([20.0 if rho > 0 else -20.0]).exp()
+    assert torch.equal(n, 1 + limit)
+    assert torch.equal(b, limit)
+    (n + b).sum().backward()
+    assert torch.equal(parameters.rho_n.grad, limit)
+    assert torch.equal(parameters.rho_b.grad, limit)
+
+
+def assert_initial(ssa, n=2.5, b=0.3):
+    for rho in (ssa.rho_n, ssa.rho_b):
+        assert (rho.dtype, rho.device.type) == (torch.float32, "cpu")
+    torch.testing.assert_close(ssa.n, torch.full_like(ssa.n, n))
+    torch.testing.assert_close(ssa.b, torch.full_like(ssa.b, b))
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_reset_parameters(learn):
+    options = {"n_init": 2.5, "b_init": 0.3, "learn_n": learn, "learn_b": learn}
+    attention = SSAMultiheadAttention(8, 2, **options)
+    for reset in (attention.ssa.reset_parameters, attention._reset_parameters):
+        nn.init.zeros_(attention.ssa.rho_n)
+        nn.init.zeros_(attention.ssa.rho_b)
+        reset()
+        assert_initial(attention.ssa)
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_modules_leave_the_meta_device_with_their_initial_values(learn):
+    options = {"n_init": 2.5, "b_init": 0.3, "learn_n": learn, "learn_b": learn}
+
+    def meta():
+        return SSAMultiheadAttention(8, 2, **options, device="meta")
+
+    assert_initial(meta().to_empty(device="cpu").ssa)
+    assert_initial(meta().half().to_empty(device="cpu").ssa)
+    soft = nn.MultiheadAttention(8, 2).half()
+    for module in (meta(), nn.Sequential(meta())):
+        prefix = "0." if isinstance(module, nn.Sequential) else ""
+        state = {prefix + key: value for key, value in soft.state_dict().items()}
+        module.load_state_dict(state, assign=True, strict=True)
+        assert_initial(next(m for m in module.modules() if hasattr(m, "rho_n")))
+    alone = SSAParameters(2, **options, device="meta")
+    alone.load_state_dict({}, assign=True, strict=True)
+    assert_initial(alone)
+
+
+def test_assigned_half_precision_values_become_float32():
+    saved = {"rho_n": torch.ones(2).bfloat16(), "rho_b": torch.ones(2).half()}
+    parameters = SSAParameters(2)
+    parameters.load_state_dict(saved, assign=True)
+    assert parameters.rho_n.dtype == parameters.rho_b.dtype == torch.float32
+    assert (parameters.rho_n == 1).all()
 
 
 @pytest.mark.parametrize("cast", [nn.Module.half, nn.Module.bfloat16])
@@ -369,6 +432,9 @@ def test_nested_tensors_are_refused():
     x = torch.nested.nested_tensor([inputs(3, 8), inputs(5, 8)])
     with pytest.raises(ValueError, match="nested"):
         SSAMultiheadAttention(8, 2, batch_first=True)(x)
+    for nested in ({"key": x}, {"key": inputs(2, 5, 8), "value": x}):
+        with pytest.raises(ValueError, match="nested"):
+            SSAMultiheadAttention(8, 2, batch_first=True)(inputs(2, 5, 8), **nested)
 
 
 def test_conversion_keeps_identity_parameters_and_hooks():
@@ -397,3 +463,18 @@ def test_conversion_errors():
 
     with pytest.raises(ValueError, match="Own is a subclass"):
         convert_to_ssa(Own(8, 2))
+
+
+# ---------------------------------------------------------------- the guide
+
+
+def test_the_examples_of_the_guide_run(tmp_path, monkeypatch):
+    pytest.importorskip("transformers").logging.disable_progress_bar()
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parent.parent / "docs/user_guide/ssa.rst"
+    text = page.read_text().split("What the numbers mean")[0]
+    blocks = re.findall(r"::\n\n((?:    .*\n|\n)+)", text)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(textwrap.dedent(block), {"__name__": "guide"})
+    assert (tmp_path / "tiny-ssa/model.safetensors").exists()

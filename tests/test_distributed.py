@@ -75,8 +75,8 @@ def test_search_under_dask(client):
 def test_checkpoints_under_dask(client, tmp_path):
     X, y = make_blobs(300, n_classes=2, separation=4.0)
     with joblib.parallel_config("dask"):
-        spread = fast(checkpoint_dir=tmp_path).fit(X, y)
-    assert_same_fit(spread, fast().fit(X, y), X)
+        spread = fast(alpha=0.8, checkpoint_dir=tmp_path).fit(X, y)
+    assert_same_fit(spread, fast(alpha=0.8).fit(X, y), X)
     assert list(tmp_path.iterdir()) == []
 
 

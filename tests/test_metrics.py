@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.calibration import calibration_curve
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import (
@@ -20,6 +21,7 @@ from sklearn.metrics import (
 )
 
 from sdm_sklearn import metrics as m
+from sdm_sklearn.metrics._calibration import assign_bins
 
 # Two classes, six rows, the last rejected: 0 has 2 of 3 accepted rows right, 1 has 2
 # of 2; predicted 0 is right 2 of 2, predicted 1 is right 2 of 3.
@@ -651,3 +653,55 @@ def test_ood_refusals(score):
         score([1, 2], [])
     with pytest.raises(ValueError, match="scores_in must hold finite numbers"):
         score([1, np.nan], [1])
+
+
+@given(st.integers(1, 60), st.floats(0.01, 100), st.integers(0, 2**16))
+def test_quantile_bins_do_not_depend_on_the_scale_of_the_weights(n_rows, scale, seed):
+    random = np.random.RandomState(seed)
+    hits, confidences = random.rand(n_rows) < 0.5, random.rand(n_rows).round(2)
+    errors = [
+        m.expected_calibration_error(
+            hits, confidences, strategy="quantile", sample_weight=weight
+        )
+        for weight in (None, np.full(n_rows, scale))
+    ]
+    assert_allclose(errors[1], errors[0], rtol=1e-9)
+
+
+def test_quantile_bins_of_huge_weights():
+    error = m.expected_calibration_error(
+        [1, 0, 1], [0.2, 0.5, 0.9], sample_weight=[5e307] * 3, strategy="quantile"
+    )
+    assert_allclose(error, (0.8 + 0.5 + 0.1) / 3)
+
+
+@pytest.mark.parametrize("n_bins", [3, 12, 30, 49])
+def test_uniform_bins_are_closed_on_the_right(n_bins):
+    edges = np.arange(1, n_bins) / n_bins
+    hits = np.zeros(n_bins - 1)
+    # Just above an edge is the next bin; on it, the one below.
+    bins = [
+        assign_bins(values, hits, n_bins, "uniform")
+        for values in (edges, np.nextafter(edges, 1))
+    ]
+    assert_array_equal(bins[0], np.arange(n_bins - 1))
+    assert_array_equal(bins[1], np.arange(1, n_bins))
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred"),
+    [
+        (["a", "b", float("nan")], ["a", "b", "nan"]),
+        (["a", 1, "b"], ["a", "1", "b"]),
+        ([-1, 1, 1], np.array([False, True, True])),
+    ],
+)
+def test_lists_do_not_turn_labels_into_others(y_true, y_pred):
+    with pytest.raises(ValueError, match="must hold labels|different kinds"):
+        m.selective_accuracy_score(y_true, y_pred, [True] * 3)
+
+
+@pytest.mark.parametrize("values", [["0.9", "0.8"], [0.9j, 0.8]])
+def test_confidences_that_are_no_numbers(values):
+    with pytest.raises(ValueError, match="confidence must hold numbers"):
+        m.aurc([0, 1], [0, 1], values)

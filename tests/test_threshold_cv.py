@@ -18,6 +18,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.model_selection import (
+    FixedThresholdClassifier,
     GridSearchCV,
     GroupKFold,
     KFold,
@@ -465,7 +466,7 @@ def test_refit_false_cannot_predict_and_leaves_nothing_behind():
         ({}, np.zeros(600), "one class only, 0.0"),
         ({}, np.linspace(0, 1, 600), "Unknown label type"),
         ({}, np.array(["a", None] * 300, dtype=object), "y must hold labels.*None"),
-        ({}, np.array(["a", 1] * 300, dtype=object), "different kinds"),
+        ({}, np.array(["a", 1] * 300, dtype=object), "of one kind.*Got 1 at 1"),
         ({}, np.array([np.nan, 1] * 300), "y contains NaN"),
     ],
 )
@@ -500,3 +501,88 @@ def test_alpha_parameter_of_what_is_not_selective():
     assert alpha_parameter(LogisticRegression()) is None
     assert alpha_parameter(make_pipeline(LogisticRegression())) is None
     assert alpha_parameter(make_pipeline(SDMClassifier())) == "sdmclassifier__alpha"
+
+
+def rare_class(seed, n):
+    random = np.random.RandomState(seed)
+    y = random.choice(3, n, p=[0.47, 0.47, 0.06])
+    centers = 2.2 * np.array([[0, 0], [1, 0], [0, 1]])
+    return centers[y] + random.normal(size=(n, 2)), y
+
+
+@pytest.mark.parametrize("criterion", ["estimate", "lower_bound"])
+def test_an_alpha_at_which_a_class_is_never_answered_is_not_recommended(criterion):
+    X, y = rare_class(6, 1000)
+    tool = SelectiveThresholdCV(LogisticRegression(), alpha=0.8, criterion=criterion)
+    with pytest.warns(NoRegionWarning):
+        tool.fit(X, y)
+    assert np.isnan(tool.best_alpha_)
+    table = tool.cv_results_
+    unanswered = np.isinf(table["threshold"]).any(axis=1)
+    assert unanswered.any()
+    # The rare class is there, so that nothing accepted of it is no evidence for it.
+    empty = (table["accepted_of_class"][:, 2] == 0) & (table["coverage"] > 0)
+    assert empty.any()
+    assert (table["worst_conditional_accuracy_lower"][empty] == 0).all()
+    # No promise on classes: the same alphas may be recommended.
+    tool.set_params(condition="prediction", criterion="estimate").fit(X, y)
+    assert tool.best_alpha_ >= 0.8
+
+
+def test_intervals_count_classes_without_accepted_rows():
+    n_accepted, n_right = np.array([[50, 0]]), np.array([[49, 0]])
+    alone = smallest_accuracy(n_accepted, n_right, 0.9)
+    owed = smallest_accuracy(n_accepted, n_right, 0.9, np.array([True, True]))
+    assert alone[0] == owed[0] == 0.98
+    assert owed[1] == 0 < alone[1]
+    assert owed[2] >= alone[2]
+
+
+def test_a_tuned_cut_off_decides_what_is_predicted():
+    X, y = make_blobs(900, centers=3, cluster_std=3, random_state=2)
+    y = (y == 0).astype(int)
+    inner = FixedThresholdClassifier(
+        LogisticRegression(), threshold=0.1, response_method="predict_proba"
+    )
+    tool = SelectiveThresholdCV(make_pipeline(inner), alpha=0.7).fit(X, y)
+    assert (tool.predict_proba(X).argmax(axis=1) != tool.predict(X)).any()
+    labels, accepted = tool.predict_selective(X, return_mask=True)
+    assert accepted.any()
+    np.testing.assert_array_equal(labels[accepted], tool.predict(X)[accepted])
+
+
+def test_a_failed_fit_leaves_nothing_fitted():
+    X, y = make_blobs(200, centers=2, random_state=0)
+    tool = SelectiveThresholdCV(LogisticRegression(), alpha=0.8).fit(X, y)
+    with pytest.raises(ValueError, match="one class only"):
+        tool.fit(X, np.zeros(200))
+    assert not [name for name in vars(tool) if name.endswith("_")]
+    with pytest.raises(NotFittedError):
+        tool.predict_selective(X)
+
+
+def test_rows_trained_on_and_held_out_at_once_are_refused():
+    X, y = make_blobs(200, centers=2, random_state=0)
+    rows = np.arange(200)
+    cv = [(rows, rows[:100]), (rows, rows[100:])]
+    with pytest.raises(ValueError, match="trained on and held out at once"):
+        SelectiveThresholdCV(LogisticRegression(), cv=cv).fit(X, y)
+
+
+def test_probabilities_that_are_not_finite_are_refused():
+    class Broken(LogisticRegression):
+        def predict_proba(self, X):
+            return np.full((len(X), 2), np.nan)
+
+    X, y = make_blobs(200, centers=2, random_state=0)
+    with pytest.raises(ValueError, match="Broken.predict_proba gave values"):
+        SelectiveThresholdCV(Broken()).fit(X, y)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), 1, None])
+def test_lists_with_odd_labels_are_refused(odd):
+    X, y = make_blobs(200, centers=2, random_state=0)
+    with pytest.raises(ValueError, match="labels of one kind, none of them missing"):
+        SelectiveThresholdCV(LogisticRegression()).fit(
+            X, ["x" if code else odd for code in y]
+        )

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sdm_sklearn.attention._checks import without_autocast
 from sdm_sklearn.attention._tiles import LN2, Chunk, Scores, additive
 
 
@@ -44,7 +45,7 @@ def _without_autocast(operator: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(operator)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(args[0].device.type, enabled=False):
+        with without_autocast(args[0].device):
             return operator(*args, **kwargs)
 
     return run
@@ -86,11 +87,13 @@ def blocked_forward(
     Returns
     -------
     output : Tensor of shape (B, H, L, Ev)
+        In the dtype of ``n``: the backward pass subtracts <dO, O> from the gradients
+        of the weights, and rounding it to half precision would spoil those of n and b.
     lse : Tensor of shape (B, H, L)
         log2 of each row's sum of weights, from which the backward pass normalises.
     """
     if 0 in (*query.shape[:3], key.shape[2]):
-        output = query.new_zeros(*query.shape[:3], value.shape[-1])
+        output = n.new_zeros(*query.shape[:3], value.shape[-1])
         return output, n.new_zeros(query.shape[:3])
     scores = Scores(query, key, n, b, mask, bias, scale, is_causal, tile, n_buffers=2)
     tiling, dropout = scores.tiling, _Dropout(dropout_p, seed, query.device)
@@ -126,13 +129,12 @@ def blocked_forward(
                 torch.bmm(weights, tiling.seen(chunk_values, rows), out=mixed)
     flat_output.div_(total)
     lse = total.log2_() if top is None else total.log2_().add_(top)
-    output = scores.without_dead(output).to(query.dtype)
-    return output, lse.view(query.shape[:3])
+    return scores.without_dead(output), lse.view(query.shape[:3])
 
 
 @blocked_forward.register_fake
 def _(query, key, value, n, b, mask, bias, seed, scale, dropout_p, is_causal, tile):
-    output = query.new_empty(*query.shape[:3], value.shape[-1])
+    output = n.new_empty(*query.shape[:3], value.shape[-1])
     return output, n.new_empty(query.shape[:3])
 
 

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +48,11 @@ def prepare(
     dtype = _compute_dtype(query)
     n = _per_head(n, "n", heads, query.device, dtype)
     b = _per_head(b, "b", heads, query.device, dtype)
+    if isinstance(scale, Tensor) and scale.requires_grad:
+        raise TypeError(
+            "'scale' must be a number: a tensor that requires gradients would get "
+            "none. Multiply 'query' by it."
+        )
     scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else float(scale)
     shape = (*query.shape[:-1], key.shape[-2])
     if mask is not None:
@@ -60,10 +67,19 @@ def _autocast(*tensors: Tensor) -> Iterator[Tensor]:
     """Cast as PyTorch's attention is cast under autocast."""
     for tensor in tensors:
         device = tensor.device.type
-        cast = torch.is_autocast_enabled(device) and tensor.is_floating_point()
+        cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(
+            device
+        )
         if cast and tensor.dtype != torch.float64:
             tensor = tensor.to(torch.get_autocast_dtype(device))
         yield tensor
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Keep the precision that the caller chose; devices such as meta know no other."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def _compute_dtype(tensor: Tensor) -> torch.dtype:
@@ -149,19 +165,19 @@ def _as_parameter(
     parameter: float | Tensor, name: str, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
     if isinstance(parameter, Tensor):
+        if parameter.is_complex() or parameter.dtype == torch.bool:
+            raise TypeError(f"'{name}' must be real. Got {parameter.dtype}.")
         return parameter.to(device=device, dtype=dtype)
     if not isinstance(parameter, Real) or isinstance(parameter, bool):
         raise TypeError(
             f"'{name}' must be a number or a tensor. Got {type(parameter).__name__}."
         )
-    fits, rule = (
-        (1 <= parameter < math.inf, ">= 1")
-        if name == "n"
-        else (0 < parameter < math.inf, "> 0")
-    )
-    if not fits:
+    # A b that rounds to 0 would not scale but erase the scores.
+    range_ = torch.finfo(dtype)
+    least, rule = (1, ">= 1") if name == "n" else (range_.tiny, "> 0")
+    if not least <= parameter <= range_.max:
         raise ValueError(
-            f"'{name}' must be finite and {rule}. Got {parameter!r} instead."
+            f"'{name}' must be finite and {rule} as {dtype}. Got {parameter!r} instead."
         )
     return torch.tensor(float(parameter), device=device, dtype=dtype)
 

@@ -11,6 +11,7 @@ from sdm_sklearn.attention._checks import (
     check_mask,
     prepare,
     score_parameters,
+    without_autocast,
 )
 from sdm_sklearn.attention._tiles import MASKED_BELOW, default_tile, masked_rows
 
@@ -49,7 +50,7 @@ def ssa_transform(scores: Tensor, n: float | Tensor, b: float | Tensor) -> Tenso
         has a shape that fits neither. Values of tensors are not read; keep them in
         range with :class:`SSAParameters`.
     TypeError
-        If ``scores`` is not a floating tensor.
+        If ``scores`` is not a floating tensor, or ``n`` or ``b`` is not real.
 
     References
     ----------
@@ -171,11 +172,13 @@ def ssa_attention(
         for masks: a large negative score keeps some SSA weight.
     backend : {"auto", "eager", "blocked", "flex"}, default="auto"
         - "eager" stores all ``L x S`` scores. It is the fastest for few scores and
-          the only one with second derivatives.
+          the only one with second derivatives, forward-mode differentiation and
+          ``torch.func``.
         - "blocked" needs memory linear in L and S and runs everywhere.
         - "flex" compiles ``torch.nn.attention.flex_attention``: CUDA, or CPU
           without gradients; no dropout, no float64 on CPU.
-        - "auto" is "eager" below 32,768 scores, else "blocked".
+        - "auto" is "eager" below 32,768 scores and within ``torch.func`` or
+          forward-mode differentiation, else "blocked".
 
     Returns
     -------
@@ -187,9 +190,10 @@ def ssa_attention(
     ------
     ValueError
         For shapes that do not fit, ``n`` or ``b`` out of range, ``dropout_p`` outside
-        [0, 1], an unknown ``backend``, or what "flex" cannot do.
+        [0, 1], an unknown ``backend``, or what "blocked" or "flex" cannot do.
     TypeError
-        If query, key and value are not floating tensors of one dtype.
+        If query, key and value are not floating tensors of one dtype, ``n`` or ``b``
+        is not real, or ``scale`` requires gradients.
     RuntimeError
         When a second derivative is asked of the "blocked" backend.
 
@@ -323,7 +327,7 @@ def _eager(
         # 0 * NaN is NaN: neither queries nor values may reach rows that see no key.
         dead = masked_rows(mask, is_causal, query.shape[-2])
         query = query.masked_fill(dead, 0)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device):
         scores = _grouped_matmul(query.to(n.dtype), key.to(n.dtype).mT) * scale
         if bias is not None:
             scores = scores + bias
@@ -373,7 +377,7 @@ def _blocked(
     output, _ = blocked_forward(
         query, key, value, n, b, mask, bias, seed, scale, dropout_p, is_causal, tile
     )
-    return output.reshape(*shape, output.shape[-1])
+    return output.reshape(*shape, output.shape[-1]).to(query.dtype)
 
 
 def _four_dims(part: Tensor, lead: torch.Size | None = None) -> Tensor:
@@ -385,12 +389,28 @@ def _four_dims(part: Tensor, lead: torch.Size | None = None) -> Tensor:
     return part.flatten(0, -4)
 
 
+def _is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work."""
+    # Operators of torch.library have no rules for them; tangents would be lost.
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def _choose_backend(backend: str, query: Tensor, key: Tensor, value: Tensor) -> str:
     if backend in ("eager", "flex"):
         return backend
     if torch.compiler.is_compiling():
         # No branch on sizes: it would become a guard and split dynamic lengths.
         return "blocked"
+    if _is_transformed():
+        if backend == "blocked":
+            raise ValueError(
+                "backend='blocked' supports neither forward-mode differentiation nor "
+                "torch.func (grad, jvp, vmap and so on). Use backend='eager' or 'auto'."
+            )
+        return "eager"
     if 0 in (*query.shape, *key.shape, *value.shape):
         return "eager"
     n_scores = math.prod(query.shape[:-1]) * key.shape[-2]

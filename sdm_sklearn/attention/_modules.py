@@ -23,7 +23,8 @@ class SSAParameters(nn.Module):
     :math:`n = 1 + e^{\rho_n}` and :math:`b = e^{\rho_b}`, so that every step of an
     optimiser leaves n >= 1 and b > 0 ([1]_, Section 5). They stay in float32 (or
     float64) when the model is cast to half precision, where small steps would be
-    lost. Leave them out of weight decay: see :func:`ssa_parameter_groups`.
+    lost. On leaving the meta device they take their initial values. Leave them out of
+    weight decay: see :func:`ssa_parameter_groups`.
 
     Parameters
     ----------
@@ -95,8 +96,9 @@ class SSAParameters(nn.Module):
         if not 0 < b_init < math.inf:
             raise ValueError(f"'b_init' must be positive. Got {b_init!r}.")
         rho_n = math.log(n_init - 1) if n_init > 1 else -_RHO_LIMIT
-        values = {"n": (rho_n, learn_n), "b": (math.log(b_init), learn_b)}
-        for name, (rho, learn) in values.items():
+        self._initial = {"rho_n": rho_n, "rho_b": math.log(b_init)}
+        for name, learn in (("n", learn_n), ("b", learn_b)):
+            rho = self._initial[f"rho_{name}"]
             if abs(rho) > _RHO_LIMIT:
                 raise ValueError(
                     f"'{name}_init' must not be further than a factor of 5e8 from 1. "
@@ -116,6 +118,11 @@ class SSAParameters(nn.Module):
     def b(self) -> Tensor:
         return _bounded(self.rho_b).exp()
 
+    def reset_parameters(self) -> None:
+        """Set n and b to their initial values."""
+        for name, rho in self._tensors().items():
+            nn.init.constant_(rho, self._initial[name])
+
     def extra_repr(self) -> str:
         learnt = [name for name in ("n", "b") if f"rho_{name}" in self._parameters]
         return f"num_heads={len(self.rho_n)}, learnt={learnt}"
@@ -132,17 +139,30 @@ class SSAParameters(nn.Module):
                 rho.data = before[name].to(rho.device)
                 if rho.grad is not None:
                     rho.grad.data = rho.grad.data.to(before[name].dtype)
+            if before[name].is_meta and not rho.is_meta:
+                nn.init.constant_(rho, self._initial[name])
         return self
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        # A softmax checkpoint has no n and b: keep those of the constructor, so that
-        # strict loading works.
-        if not any(key.startswith(prefix) for key in state_dict):
-            for name, rho in self._tensors().items():
-                state_dict[prefix + name] = rho.detach()
+        self._complete(state_dict, prefix, "cpu")
+        for name in self._tensors():
+            # With assign=True the loaded tensors take the place of the parameters.
+            rho = state_dict.get(prefix + name)
+            if rho is not None and rho.dtype in (torch.float16, torch.bfloat16):
+                state_dict[prefix + name] = rho.float()
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def _complete(self, state_dict: dict[str, Any], prefix: str, device: Any) -> None:
+        """Give a softmax checkpoint n and b, so that strict loading keeps them."""
+        if any(key.startswith(prefix) for key in state_dict):
+            return
+        for name, rho in self._tensors().items():
+            rho = rho.detach()
+            if rho.is_meta:
+                rho = torch.full_like(rho, self._initial[name], device=device)
+            state_dict[prefix + name] = rho
 
 
 class SSA(nn.Module):
@@ -249,4 +269,6 @@ def ssa_parameter_groups(model: nn.Module, **options: Any) -> list[dict[str, Any
 
 
 def _bounded(rho: Tensor) -> Tensor:
-    return rho.clamp(-_RHO_LIMIT, _RHO_LIMIT)
+    """Clamp, with a gradient of 1 also beyond the limit, so that n and b come back."""
+    bounded = rho.detach().clamp(-_RHO_LIMIT, _RHO_LIMIT)
+    return bounded + (rho - rho.detach())

@@ -123,6 +123,16 @@ class SSAMultiheadAttention(nn.MultiheadAttention):
         for extra in (self.bias_k, self.bias_v):
             if extra is not None:
                 nn.init.xavier_normal_(extra)
+        if "ssa" in self._modules:
+            self.ssa.reset_parameters()
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        weight = state_dict.get(f"{prefix}out_proj.weight")
+        if weight is not None:
+            self.ssa._complete(state_dict, f"{prefix}ssa.", weight.device)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(
         self,
@@ -163,20 +173,20 @@ class SSAMultiheadAttention(nn.MultiheadAttention):
         ------
         ValueError
             If ``is_causal`` is given without ``attn_mask``, a mask does not fit, or
-            the input is a nested tensor.
+            an input is a nested tensor.
         """
         if is_causal and attn_mask is None:
             raise ValueError(
                 "'is_causal' is a hint: 'attn_mask' must be given as well."
             )
-        if query.is_nested:
+        key = query if key is None else key
+        value = key if value is None else value
+        if query.is_nested or key.is_nested or value.is_nested:
             raise ValueError(
                 "Nested tensors are not supported: pass padded tensors and "
                 "'key_padding_mask'. (In nn.TransformerEncoder: "
                 "enable_nested_tensor=False.)"
             )
-        key = query if key is None else key
-        value = key if value is None else value
         batched = query.dim() == 3
         if self.batch_first and batched:
             query, key, value = (part.transpose(0, 1) for part in (query, key, value))

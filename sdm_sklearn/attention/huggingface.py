@@ -6,11 +6,9 @@ it back; ``from_pretrained`` alone would drop n and b without an error.
 """
 
 import inspect
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from sdm_sklearn.attention._functional import attention_and_weights, ssa_attention
@@ -22,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["convert_to_ssa", "load_ssa", "register_ssa"]
 
 _NAME = "ssa"
+
+# Arguments of from_pretrained that say where the config is, too.
+_WHERE = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
 
 
 def register_ssa() -> None:
@@ -74,9 +75,12 @@ def convert_to_ssa(
 
     Raises
     ------
+    TypeError
+        If ``model`` is not a transformers model.
     ValueError
-        If the model has no such attention, was converted before, or an attention
-        module does not tell its number of heads.
+        If the model has no such attention, was converted before, was saved with SSA
+        and loaded without, has attention sinks or ``config.output_attentions``, or an
+        attention module does not tell its number of heads. The model is unchanged.
 
     Examples
     --------
@@ -88,33 +92,29 @@ def convert_to_ssa(
     """
     from transformers import PreTrainedModel
 
-    modules = _attention_modules(model)
-    if not modules:
-        raise ValueError(
-            f"{type(model).__name__} has no attention that goes through transformers' "
-            "AttentionInterface, so it cannot be converted."
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"'model' must be a PreTrainedModel of transformers. Got "
+            f"{type(model).__name__}. For models with nn.MultiheadAttention use "
+            "sdm_sklearn.attention.convert_to_ssa."
         )
-    if any(isinstance(getattr(m, "ssa", None), SSAParameters) for m in modules):
-        raise ValueError(f"{type(model).__name__} uses SSA attention already.")
-    heads = [_number_of_heads(module) for module in modules]
-    settings: dict[str, Any] = {
-        "init": init,
-        "n_init": n_init,
-        "b_init": b_init,
-        "learn_n": learn_n,
-        "learn_b": learn_b,
-    }
-    register_ssa()
-    for module, num_heads in zip(modules, heads, strict=True):
-        device = next(module.parameters()).device
-        parameters = SSAParameters(num_heads, **settings, device=device)
-        module.ssa = parameters.train(module.training)
-    model.set_attn_implementation(_NAME)
-    model.config.ssa_attention = settings
-    for part in model.modules():
-        if isinstance(part, PreTrainedModel):
-            part.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
-            part.register_forward_hook(_ask_no_more, with_kwargs=True, always_call=True)
+    converted = any(isinstance(m, SSAParameters) for m in model.modules())
+    if getattr(model.config, "ssa_attention", None) is not None and not converted:
+        raise ValueError(
+            f"This {type(model).__name__} was saved with SSA: load it with load_ssa, "
+            "as from_pretrained drops n and b. To start anew set "
+            "model.config.ssa_attention = None before."
+        )
+    _convert(
+        model,
+        {
+            "init": init,
+            "n_init": n_init,
+            "b_init": b_init,
+            "learn_n": learn_n,
+            "learn_b": learn_b,
+        },
+    )
     return model
 
 
@@ -124,18 +124,22 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
     Parameters
     ----------
     path : str or Path
-        Directory that ``save_pretrained`` wrote.
+        Directory that ``save_pretrained`` wrote, or its name on the hub.
     model_class : type or None, default=None
-        A transformers model class; None takes the one that was saved.
+        A transformers model class, not an Auto class; None takes the one that was
+        saved.
     **kwargs : dict
         Passed to its ``from_pretrained``.
 
     Returns
     -------
     PreTrainedModel
+        With ``output_loading_info=True`` it comes with that dict, as a tuple.
 
     Raises
     ------
+    TypeError
+        If ``model_class`` is not a model class.
     ValueError
         If the model was not converted, or n or b of an attention is missing.
 
@@ -146,8 +150,9 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
     """
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(path)
-    settings = getattr(config, "ssa_attention", None)
+    where = {name: kwargs[name] for name in _WHERE if name in kwargs}
+    config = transformers.AutoConfig.from_pretrained(path, **where)
+    settings: Any = getattr(config, "ssa_attention", None)
     if settings is None:
         raise ValueError(
             f"The model in {str(path)!r} was not saved with SSA attention (its config "
@@ -155,21 +160,68 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
         )
     if model_class is None:
         model_class = getattr(transformers, config.architectures[0])
-    model = model_class.from_pretrained(path, **kwargs)
-    convert_to_ssa(model, **settings)
-    saved = _saved_parameters(Path(path))
-    prefix = f"{model.base_model_prefix}."
-    for name, module in model.named_modules():
-        if not isinstance(module, SSAParameters):
-            continue
-        names = (name, prefix + name, name.removeprefix(prefix))
-        for key, target in module.state_dict(keep_vars=True).items():
-            found = [saved[f"{n}.{key}"] for n in names if f"{n}.{key}" in saved]
-            if not found:
-                raise ValueError(f"{str(path)!r} holds no value of '{name}.{key}'.")
-            with torch.no_grad():
-                target.copy_(found[0])
-    return model
+    if not issubclass(model_class, transformers.PreTrainedModel):
+        raise TypeError(
+            "'model_class' must be a model class such as LlamaForCausalLM. Got "
+            f"{model_class.__name__}."
+        )
+
+    class Converted(model_class):
+        _keep_in_fp32_modules_strict = {
+            *(model_class._keep_in_fp32_modules_strict or ()),
+            "ssa.rho",
+        }
+
+        def __init__(self, *args: Any, **options: Any):
+            super().__init__(*args, **options)
+            _convert(self, settings)
+
+    # from_pretrained reads the class's module, and messages its name.
+    for name in ("__name__", "__qualname__", "__module__"):
+        setattr(Converted, name, getattr(model_class, name))
+    with_info = kwargs.pop("output_loading_info", False)
+    model, info = Converted.from_pretrained(path, output_loading_info=True, **kwargs)
+    model.__class__ = model_class
+    for key in sorted(info["missing_keys"]):
+        if key.endswith((".ssa.rho_n", ".ssa.rho_b")):
+            raise ValueError(f"{str(path)!r} holds no value of {key!r}.")
+    return (model, info) if with_info else model
+
+
+def _convert(model: "PreTrainedModel", settings: dict[str, Any]) -> None:
+    """Convert a model, after all that may fail has been tried."""
+    from transformers import PreTrainedModel
+
+    name = type(model).__name__
+    modules = _attention_modules(model)
+    if not modules:
+        raise ValueError(
+            f"{name} has no attention that goes through transformers' "
+            "AttentionInterface, so it cannot be converted."
+        )
+    if any(isinstance(getattr(m, "ssa", None), SSAParameters) for m in modules):
+        raise ValueError(f"{name} uses SSA attention already.")
+    if any(getattr(m, "sinks", None) is not None for m in modules):
+        raise ValueError(f"{name} has attention sinks, which SSA does not support.")
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    if any(part.config.output_attentions for part in parts):
+        raise ValueError(
+            "config.output_attentions=True is not supported with SSA: set it to False "
+            "and pass output_attentions=True to forward instead."
+        )
+    parameters = []
+    for module in modules:
+        device = next(module.parameters()).device
+        one = SSAParameters(_number_of_heads(module), **settings, device=device)
+        parameters.append(one.train(module.training))
+    register_ssa()
+    model.set_attn_implementation(_NAME)
+    for module, one in zip(modules, parameters, strict=True):
+        module.ssa = one
+    model.config.ssa_attention = settings
+    for part in parts:
+        part.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
+        part.register_forward_hook(_ask_no_more, with_kwargs=True, always_call=True)
 
 
 def _attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -188,23 +240,6 @@ def _number_of_heads(module: nn.Module) -> int:
             if isinstance(getattr(owner, name, None), int):
                 return getattr(owner, name)
     raise ValueError(f"{type(module).__name__} does not tell its number of heads.")
-
-
-def _saved_parameters(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of all SSAParameters from the safetensors files."""
-    from safetensors import safe_open
-
-    index = path / "model.safetensors.index.json"
-    files = ["model.safetensors"]
-    if index.exists():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    saved = {}
-    for file in files:
-        with safe_open(path / file, framework="pt") as tensors:
-            for key in tensors.keys():  # noqa: SIM118 (not a dict)
-                if key.endswith((".ssa.rho_n", ".ssa.rho_b")):
-                    saved[key] = tensors.get_tensor(key)
-    return saved
 
 
 # Not all models hand `output_attentions` down to their attention modules.

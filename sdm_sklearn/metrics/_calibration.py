@@ -209,12 +209,13 @@ def assign_bins(confidences, weights, n_bins, strategy):
     """
     if strategy == "uniform":
         # In the dtype of the confidences: float32(0.3) lies at the edge 0.3.
-        edges = np.linspace(0, 1, n_bins + 1, dtype=confidences.dtype)
-        return np.searchsorted(edges[1:-1], confidences, side="left")
+        edges = (np.arange(1, n_bins) / n_bins).astype(confidences.dtype)
+        return np.searchsorted(edges, confidences, side="left")
     values, member = np.unique(confidences, return_inverse=True)
     below = np.cumsum(np.bincount(member, weights, minlength=len(values)))
-    bins = np.ceil(below * n_bins / below[-1]).astype(int) - 1
-    return np.maximum(bins, 0)[member]
+    # Sums of weights round; a share within rounding of an edge lies on it.
+    bins = np.ceil(np.round(below / below[-1] * n_bins, 9)) - 1
+    return np.clip(bins, 0, n_bins - 1).astype(int)[member]
 
 
 def bin_means(hits, confidences, weights, n_bins, strategy):

@@ -39,6 +39,9 @@ def check_labels(values, name):
     labels : ndarray of shape (n_samples,)
     """
     labels = check_1d(values, name)
+    if isinstance(values, list | tuple) and labels.dtype.kind in "USbiuf":
+        # NumPy turns numbers beside strings into strings, and bools into numbers.
+        labels = np.array([*values, None], dtype=object)[:-1]
     # Unhashable values, such as lists, are no labels either.
     hashable = labels.dtype != object or all(isinstance(v, Hashable) for v in labels)
     for label in set(labels.tolist()) if hashable else labels:
@@ -56,7 +59,11 @@ def check_classes(*label_arrays):
     """Return the sorted list of all labels, which must be of one kind."""
     classes = set().union(*(labels.tolist() for labels in label_arrays))
     kinds = {(isinstance(label, str), isinstance(label, bytes)) for label in classes}
-    if len(kinds) > 1:
+    # False equals 0 and True 1, but a bool beside -1 or 2 is none of the classes.
+    bools = any(
+        isinstance(label, bool) for labels in label_arrays for label in labels.tolist()
+    )
+    if len(kinds) > 1 or (bools and not classes <= {0, 1}):
         raise ValueError(
             "The labels are of different kinds, such as strings and numbers, and "
             f"never match: {sorted(map(repr, classes))[:6]}."
@@ -85,6 +92,10 @@ def check_real(values, name, *, low=-np.inf, high=np.inf):
     whose edge has the same float32 value.
     """
     array = check_1d(values, name)
+    if array.dtype.kind not in "biufO":
+        raise ValueError(
+            f"{name} must hold numbers. Got an array of dtype {array.dtype}."
+        )
     try:
         if array.dtype not in (np.float16, np.float32, np.float64):
             array = array.astype(np.float64)

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, validate_params
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from .._cross_fit import most_probable
+from .._cross_fit import predict_with_confidence
 from .._selective import check_alpha, predict_selective
 from ._risk_coverage import aurc
 from ._selective import (
@@ -319,6 +319,6 @@ class _CoverageAtAccuracyScorer(_SelectiveScorer):
 
 class _NegAurcScorer(_Scorer):
     def __call__(self, estimator, X, y, *, sample_weight=None):
-        codes, confidence = most_probable(estimator, X)
+        codes, confidence = predict_with_confidence(estimator, X)
         labels = np.asarray(estimator.classes_)[codes]
         return -aurc(y, labels, confidence, sample_weight=sample_weight)

@@ -357,8 +357,8 @@ def worst_conditional_accuracy_score(
     replace_undefined_by : float in [0, 1] or np.nan, default=np.nan
         Value where nothing is accepted. NaN comes with an
         :class:`~sklearn.exceptions.UndefinedMetricWarning`. A single class without
-        accepted rows breaks no promise and is left out;
-        :func:`selective_classification_report` shows it.
+        accepted rows has no accuracy and is left out, which is no evidence that it
+        would be right; :func:`selective_classification_report` shows it.
 
     Returns
     -------

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 
-from .._cross_fit import most_probable
+from .._cross_fit import predict_with_confidence
 
 # Of falling darkness, each with its own dash and marker.
 DARK, MIDDLE, LIGHT = "#1f2a63", "#c4511d", "#6ba4c9"
@@ -41,5 +41,5 @@ def plain_symlog(ax):
 
 def score_predictions(estimator, X):
     """Return the most probable label of each row, and its probability."""
-    codes, confidence = most_probable(estimator, X)
+    codes, confidence = predict_with_confidence(estimator, X)
     return np.asarray(estimator.classes_)[codes], confidence
