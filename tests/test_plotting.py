@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from copy import deepcopy
+from itertools import pairwise
 
 import matplotlib as mpl
 
@@ -14,6 +16,8 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_validate
 from sklearn.pipeline import make_pipeline
@@ -30,6 +34,7 @@ from sdm_sklearn.plotting import (
     SimilarityDistanceDisplay,
 )
 from sdm_sklearn.plotting._signals import explain
+from sdm_sklearn.plotting._style import plain
 
 
 @pytest.fixture(autouse=True)
@@ -83,9 +88,14 @@ def test_risk_coverage_of_a_selective_classifier(fitted):
     assert best[-1] == pytest.approx(risk[-1])
     texts = legend(display.ax_)
     assert f"AURC = {m.aurc(y, labels, confidence):.4f}" in texts[0]
-    assert "accepted by SDMClassifier" in texts[1]
-    assert "chance" in texts[2]
-    assert "oracle" in texts[3]
+    # The model is named once; what belongs to it follows in its colour.
+    assert [text.split(":")[0] for text in texts[1:]] == [
+        "accepted",
+        "chance",
+        "oracle",
+    ]
+    for artist in (display.accepted_point_, display.chance_level_, display.oracle_):
+        assert artist.get_color() == display.lines_[0].get_color()
     nothing_is_clipped(display.figure_)
 
 
@@ -113,6 +123,49 @@ def test_several_models_on_one_pair_of_axes(fitted, ordinary):
         "LogisticRegression",
         "other",
     ]
+
+
+def test_a_worse_model_on_the_same_axes_is_not_cut_off():
+    _, ax = plt.subplots()
+    confidence = np.linspace(1, 0.5, 8)
+    for n_wrong in (3, 8, 1):
+        labels = [1] * (8 - n_wrong) + [0] * n_wrong
+        display = RiskCoverageDisplay.from_predictions(
+            [1] * 8, labels, confidence, ax=ax, name="m"
+        )
+        ax.figure.canvas.draw()
+        assert ax.get_ylim()[0] == 0
+        for line in ax.get_lines():
+            assert line.get_ydata().max() <= ax.get_ylim()[1]
+        assert display.lines_[0].get_ydata()[-1] == n_wrong / 8
+
+
+def test_names_are_shown_as_they_are(fitted):
+    clf, X, y, _ = fitted
+    for display in (RiskCoverageDisplay, ReliabilityDisplay, AlphaDisplay):
+        names = ["_private", "costs $5 or $6", "x" * 100, "two\nlines"]
+        _, ax = plt.subplots()
+        for name in names:
+            display.from_estimator(clf, X[300:], y[300:], name=name, ax=ax)
+        text = "\n".join(legend(ax))
+        for shown in (" _private", r"costs \$5 or \$6", "x" * 39 + "…", "two lines"):
+            assert shown in text
+        assert "x" * 40 not in text
+        ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("display", [RiskCoverageDisplay, ReliabilityDisplay])
+def test_aliases_of_line_styles(ordinary, display):
+    model, X, y = ordinary
+    drawn = display.from_estimator(
+        model, X, y, c="r", lw=3, ls=":", mec="k", label="mine"
+    )
+    line = drawn.line_ if display is ReliabilityDisplay else drawn.lines_[0]
+    assert line.get_color() == "r"
+    assert line.get_linewidth() == 3
+    assert line.get_linestyle() == ":"
+    assert line.get_markeredgecolor() == "k"
+    assert legend(drawn.ax_)[0] == "mine"
 
 
 def test_risk_coverage_with_weights_and_nothing_accepted():
@@ -150,6 +203,13 @@ def test_risk_coverage_from_cv_results(ordinary):
         assert_array_equal(line.get_ydata(), risk)
     assert len(legend(display.ax_)) == 1
     assert "3 folds" in legend(display.ax_)[0]
+    more = display.plot(plot_oracle=True, plot_chance_level=True)
+    grid, best = more.oracle_.get_data()
+    rates = [risk[-1] for risk in display.risk]
+    oracles = [np.maximum(1 - (1 - rate) / grid, 0) for rate in rates]
+    assert_allclose(best, np.mean(oracles, axis=0), atol=1e-12)
+    assert_allclose(more.chance_level_.get_ydata(), np.mean(rates))
+    assert all("mean of 3 folds" in text for text in legend(more.ax_)[1:])
     with pytest.raises(ValueError, match="return_estimator=True"):
         RiskCoverageDisplay.from_cv_results({"test_score": [1]}, X, y)
 
@@ -196,6 +256,44 @@ def test_reliability_of_two_models(ordinary):
         ReliabilityDisplay.from_estimator(model, X, np.arange(len(X)) % 3)
 
 
+def test_each_axes_has_its_own_strip_of_counts(ordinary):
+    model, X, y = ordinary
+    figure, axes = plt.subplots(
+        1, 2, sharex=True, figsize=(10, 4), layout="constrained"
+    )
+    displays = [
+        ReliabilityDisplay.from_estimator(model, X[rows], y[rows], ax=ax)
+        for rows, ax in zip((slice(None), slice(5)), axes, strict=True)
+    ]
+    for display in displays:
+        assert len(display.counts_ax_.patches) == len(display.bars_)
+        display.ax_.set_title("title")
+    nothing_is_clipped(figure)
+    for display in displays:
+        boxes = [
+            artist.get_window_extent()
+            for artist in (display.ax_, display.counts_ax_, display.ax_.title)
+        ]
+        for below, above in pairwise(boxes):
+            assert below.y1 < above.y0
+        assert boxes[0].x0 == pytest.approx(boxes[1].x0)
+    # Even the second model's larger share fits.
+    display = ReliabilityDisplay.from_predictions([1] * 9, [0.9] * 9, ax=axes[1])
+    assert 1 < display.counts_ax_.get_ylim()[1] < 1.1
+
+
+def test_small_shares_are_seen():
+    confidence = np.linspace(0, 1, 200)
+    display = ReliabilityDisplay.from_predictions(
+        confidence > 0.5, confidence, n_bins=100
+    )
+    display.figure_.canvas.draw()
+    strip = display.counts_ax_
+    assert strip.get_ylim()[1] < 0.012
+    ticks = [text.get_text() for text in strip.get_yticklabels()]
+    assert len(set(ticks)) == len(ticks)
+
+
 # -------------------------------------------------------------------------- alpha
 def test_alpha_display_of_an_estimator(fitted):
     clf, X, y, _ = fitted
@@ -240,10 +338,60 @@ def test_alpha_display_of_a_table(fitted):
     path = display.band_.get_paths()[0].vertices
     assert path[:, 1].min() == np.nanmin(table["worst_conditional_accuracy_lower"])
     assert f"recommended alpha: {tool.best_alpha_:g}" in legend(display.ax_)
-    with pytest.raises(ValueError, match="Got the keys"):
-        AlphaDisplay.from_cv_results({"mean_test_score": [1]})
+    for key in ("alpha", "selective_accuracy", "worst_conditional_accuracy_upper"):
+        rest = {name: table[name] for name in table if name != key}
+        with pytest.raises(ValueError, match=rf"lacks the keys \['{key}'\]"):
+            AlphaDisplay.from_cv_results(rest)
     unattainable = AlphaDisplay.from_cv_results(table, best_alpha=np.nan)
     assert unattainable.best_alpha_line_ is None
+
+
+@pytest.mark.parametrize("condition", ["both", "class", "prediction", "marginal"])
+def test_alpha_display_draws_the_accuracy_that_decides(fitted, condition):
+    _, X, y, _ = fitted
+    tool = SelectiveThresholdCV(
+        LogisticRegression(), alpha=0.8, cv=3, condition=condition
+    ).fit(X, y)
+    display = AlphaDisplay.from_cv_results(
+        tool.cv_results_, best_alpha=tool.best_alpha_, target=0.8, condition=condition
+    )
+    x, accuracy = display.worst_line_.get_data()
+    assert accuracy[x == tool.best_alpha_] >= 0.8
+    column = tool._deciding_column()
+    assert_array_equal(accuracy, tool.cv_results_[column])
+    path = display.band_.get_paths()[0].vertices
+    assert path[:, 1].min() == np.nanmin(tool.cv_results_[column + "_lower"])
+    texts = legend(display.ax_)
+    assert len(set(texts)) == len(texts)
+    assert (display.accuracy_line_ is None) == (condition == "marginal")
+    assert ("class" in display.worst_line_.get_label()) == (
+        condition in ("both", "class")
+    )
+    again = AlphaDisplay.from_estimator(tool, X, y, condition=condition)
+    assert_array_equal(again.worst_line_.get_ydata(), again.table[column])
+
+
+def test_alpha_display_refuses_an_unknown_condition(fitted):
+    clf, X, y, _ = fitted
+    with pytest.raises(ValueError, match=r"condition must be one of .*Got 'worst'"):
+        AlphaDisplay.from_cv_results({}, condition="worst")
+    with pytest.raises(ValueError, match="condition must be one of"):
+        AlphaDisplay.from_estimator(clf, X, y, condition=None)
+
+
+def test_alpha_display_of_two_models(fitted):
+    clf, X, y, _ = fitted
+    _, ax = plt.subplots()
+    displays = [
+        AlphaDisplay.from_estimator(clf, X[300:], y[300:], name=name, ax=ax)
+        for name in "ab"
+    ]
+    texts = legend(ax)
+    assert texts.count("accuracy = alpha") == 1
+    assert sum(text.startswith("a: ") for text in texts) == 4
+    assert sum(text.startswith("b: ") for text in texts) == 4
+    markers = {display.worst_line_.get_marker() for display in displays}
+    assert len(markers) == 2
 
 
 # ---------------------------------------------------------------------- q-d plane
@@ -278,6 +426,45 @@ def test_similarity_distance_without_ood_or_region(fitted):
     display = SimilarityDistanceDisplay.from_estimator(clf, X)
     assert display.region_ is None
     assert set(display.points_) == {"accepted", "rejected"}
+
+
+def test_similarity_distance_of_two_models(fitted):
+    clf, X, _, _ = fitted
+    _, ax = plt.subplots()
+    first = SimilarityDistanceDisplay.from_estimator(clf, X[300:], ax=ax, label="_a")
+    right = ax.get_xlim()[1]
+    assert right == first.similarity.max() * 1.3
+    near = X[300:][first.similarity < 20]
+    SimilarityDistanceDisplay.from_estimator(clf, near, ax=ax, label="b")
+    assert ax.get_xlim()[1] == right
+    assert sum(text.startswith(" _a: ") for text in legend(ax)) == 3
+    assert sum(text.startswith("b: ") for text in legend(ax)) == 3
+
+
+def test_aliases_of_point_styles(fitted):
+    clf, X, _, _ = fitted
+    display = SimilarityDistanceDisplay.from_estimator(clf, X, c="r", lw=3)
+    accepted, rejected = display.points_["accepted"], display.points_["rejected"]
+    red = [[1, 0, 0, 0.7]]
+    assert_array_equal(accepted.get_facecolor(), red)
+    assert_array_equal(rejected.get_edgecolor(), red)
+    assert len(rejected.get_facecolor()) == 0
+    assert_array_equal(accepted.get_linewidth(), 3)
+    display = SimilarityDistanceDisplay.from_estimator(clf, X, ec="r", fc="r")
+    for points in display.points_.values():
+        assert_array_equal(points.get_edgecolor(), red)
+        assert_array_equal(points.get_facecolor(), red)
+
+
+def test_similarity_distance_shows_a_region_beyond_all_rows():
+    display = SimilarityDistanceDisplay(
+        similarity=np.array([0, 3]),
+        distance=np.array([0, 1]),
+        accepted=np.array([False, False]),
+        out_of_distribution=np.array([False, False]),
+        q_min=50.0,
+    ).plot()
+    assert display.ax_.get_xlim()[1] == 65
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -393,6 +580,129 @@ def test_exemplar_card_refusals(fitted):
         ExemplarCardDisplay.from_estimator(
             clf, X[0], X[:300], y[:300], texts=["a", "b"]
         )
+
+
+def test_exemplar_card_cuts_text_without_blanks(fitted):
+    clf, X, y, _ = fitted
+    address = "https://example.org/" + "a" * 90
+    display = ExemplarCardDisplay.from_estimator(
+        clf, X[300], X[:300], y[:300], texts=[address] * 300, title="t" * 200
+    )
+    for text, label in zip(
+        display.axes_[0].texts, display.exemplars.label, strict=True
+    ):
+        assert text.get_text() == f"{label}: {address}"[:65] + "…"
+    assert display.figure_.get_suptitle().startswith("t" * 109 + "…\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("", 5, ""),
+        ("12345", 5, "12345"),
+        ("123456", 5, "1234…"),
+        ("123 56", 5, "123…"),
+        ("  1\n 3 ", 5, "1 3"),
+        ("语言模型", 8, "语言模型"),
+        ("语言模型", 7, "语言模…"),
+        ("语言模型", 6, "语言…"),
+        ("_1", 5, " _1"),
+        ("$1", 5, r"\$1"),
+        (None, 5, "None"),
+    ],
+)
+def test_plain_text(text, width, shown):
+    assert plain(text, width) == shown
+
+
+def test_exemplar_card_refuses_what_fit_was_not_given(fitted):
+    clf, X, y, far = fitted
+    codes = np.searchsorted(clf.classes_, y[:300])
+    with pytest.raises(ValueError, match="labels of the kind of the classes"):
+        ExemplarCardDisplay.from_estimator(clf, X[300], X[:300], codes)
+    with pytest.raises(ValueError, match=r"y_train holds '\w+' at \d+ where fit was"):
+        ExemplarCardDisplay.from_estimator(clf, X[300], X[:300], y[299::-1])
+    for row in (X[300], far[0]):
+        for wrong in (X[299::-1], X[:300] + 0.5):
+            with pytest.raises(ValueError, match="X_train does not hold the exemplars"):
+                ExemplarCardDisplay.from_estimator(clf, row, wrong, y[:300])
+
+
+def test_exemplar_card_bears_the_rounding_of_a_pipeline(fitted):
+    clf, X, y, _ = fitted
+    X = (X + 100).astype(np.float32)
+    pipeline = make_pipeline(PCA(8), clone(clf)).fit(X[:300], y[:300])
+    for row in (X[0], X[300], X[300] * 1000):
+        ExemplarCardDisplay.from_estimator(pipeline, row, X[:300], y[:300])
+
+
+def test_exemplar_card_with_rows_added_to_the_support(fitted):
+    clf, X, y, _ = fitted
+    clf = deepcopy(clf)
+    with pytest.warns(UserWarning, match="No region"):
+        clf.add_to_support(X[300:310], ["unknown"] * 10)
+    labels = np.append(y[:300], ["unknown"] * 10)
+    display = ExemplarCardDisplay.from_estimator(
+        clf, X[300], X[:310], labels, n_neighbors=1
+    )
+    assert display.exemplars.label == ["unknown"]
+
+
+def test_exemplar_card_of_a_row_of_a_frame(fitted):
+    clf, X, y, _ = fitted
+    frame = pd.DataFrame(X, columns=[f"v{i}" for i in range(X.shape[1])])
+    columns = make_column_transformer(("passthrough", [*frame.columns[::-1]]))
+    pipeline = make_pipeline(columns, clone(clf)).fit(frame[:300], y[:300])
+    cards = [
+        ExemplarCardDisplay.from_estimator(pipeline, row, frame[:300], y[:300])
+        for row in (frame.iloc[300], frame.iloc[[300]])
+    ]
+    assert_array_equal(cards[0].exemplars.index, cards[1].exemplars.index)
+    assert cards[0].row == cards[1].row
+    # A row of a frame for a classifier that knows no names.
+    ExemplarCardDisplay.from_estimator(clf, frame.iloc[300], X[:300], y[:300])
+
+
+@pytest.mark.parametrize("sub", [False, True])
+def test_exemplar_card_lays_out_a_given_figure(fitted, sub):
+    clf, X, y, _ = fitted
+    figure = plt.figure(figsize=(11, 4.8))
+    card = ExemplarCardDisplay.from_estimator(
+        clf,
+        X[300],
+        X[:300],
+        y[:300],
+        figure=figure.subfigures() if sub else figure,
+        title="title",
+    )
+    nothing_is_clipped(figure)
+    left, right = (ax.get_tightbbox() for ax in card.axes_)
+    assert left.x1 < right.x0
+    assert left.y1 < card.figure_._suptitle.get_window_extent().y0
+
+
+def test_nothing_is_black_on_black(fitted):
+    clf, X, y, far = fitted
+    with plt.style.context("dark_background"):
+        risk = RiskCoverageDisplay.from_estimator(clf, X, y)
+        alpha = AlphaDisplay.from_estimator(clf, X, y)
+        marked = AlphaDisplay(table=alpha.table, best_alpha=0.9).plot()
+        plane = SimilarityDistanceDisplay.from_estimator(clf, X, X_ood=far)
+        card = ExemplarCardDisplay.from_estimator(clf, X[300], X[:300], y[:300])
+        reliability = ReliabilityDisplay.from_estimator(clf, X, y)
+    colors = [
+        risk.lines_[0].get_color(),
+        risk.accepted_point_.get_markeredgecolor(),
+        alpha.worst_line_.get_color(),
+        marked.best_alpha_line_.get_color(),
+        plane.points_["accepted"].get_facecolor()[0, :3],
+        card.row_.get_facecolor()[0, :3],
+        card.right_.get_edgecolor()[0, :3],
+        reliability.line_.get_color(),
+    ]
+    assert min(np.mean(mpl.colors.to_rgb(color)) for color in colors) > 0.5
+    for text in card.axes_[0].texts:
+        assert np.mean(text.get_bbox_patch().get_facecolor()[:3]) < 0.5
 
 
 @pytest.mark.parametrize(

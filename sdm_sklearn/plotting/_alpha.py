@@ -3,10 +3,17 @@
 import numpy as np
 
 from .._selective import check_alpha, unwrap
-from .._threshold_cv import DEFAULT_ALPHAS
+from .._threshold_cv import CONDITIONS, DEFAULT_ALPHAS
 from .._threshold_rules import tabulate
 from ..metrics._checks import check_classes, check_labels, check_length
-from ._style import DARK, GREY, LIGHT, MIDDLE, get_axes
+from ._style import GREY, LIGHT, MIDDLE, count_lines, dark, foreground, get_axes, plain
+
+_LABELS = {
+    "both": "worst class- or prediction-conditional accuracy",
+    "class": "worst class-conditional accuracy",
+    "prediction": "worst prediction-conditional accuracy",
+    "marginal": "accuracy of all accepted rows",
+}
 
 
 class AlphaDisplay:
@@ -28,13 +35,22 @@ class AlphaDisplay:
     target : float, default=None
         The accuracy to keep, to be marked.
 
+    condition : {"both", "class", "prediction", "marginal"}, default="both"
+        Which accuracy is to be kept, as in :class:`~sdm_sklearn.SelectiveThresholdCV`.
+
+    name : str, default=None
+        Name of the model, for the legend.
+
     Attributes
     ----------
-    coverage_line_, accuracy_line_, worst_line_ : matplotlib Artist
-        Coverage, accuracy of all accepted rows, and worst conditional accuracy.
+    coverage_line_, worst_line_ : matplotlib Artist
+        Coverage, and the accuracy to be kept by `condition`.
+
+    accuracy_line_ : matplotlib Artist or None
+        Accuracy of all accepted rows, None where `worst_line_` is that.
 
     band_ : matplotlib Artist
-        Confidence interval of the worst conditional accuracy.
+        Confidence interval of `worst_line_`.
 
     target_line_ : matplotlib Artist
         The accuracy to keep: `target`, or alpha itself.
@@ -64,14 +80,27 @@ class AlphaDisplay:
     >>> plt.show()
     """
 
-    def __init__(self, *, table, best_alpha=None, target=None):
+    def __init__(
+        self, *, table, best_alpha=None, target=None, condition="both", name=None
+    ):
         self.table = table
         self.best_alpha = best_alpha
         self.target = target
+        self.condition = condition
+        self.name = name
 
     @classmethod
     def from_estimator(
-        cls, estimator, X, y, *, alphas=None, confidence_level=0.95, ax=None
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        alphas=None,
+        confidence_level=0.95,
+        condition="both",
+        name=None,
+        ax=None,
     ):
         """Draw what a fitted selective classifier does on held-out rows.
 
@@ -92,6 +121,12 @@ class AlphaDisplay:
 
         confidence_level : float, default=0.95
             Level of the intervals.
+
+        condition : {"both", "class", "prediction", "marginal"}, default="both"
+            Which accuracy to draw beside that of all accepted rows.
+
+        name : str, default=None
+            Name for the legend.
 
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes new ones.
@@ -118,10 +153,19 @@ class AlphaDisplay:
             len(classes),
             confidence_level,
         )
-        return cls(table=table).plot(ax=ax)
+        return cls(table=table, condition=condition, name=name).plot(ax=ax)
 
     @classmethod
-    def from_cv_results(cls, cv_results, *, best_alpha=None, target=None, ax=None):
+    def from_cv_results(
+        cls,
+        cv_results,
+        *,
+        best_alpha=None,
+        target=None,
+        condition="both",
+        name=None,
+        ax=None,
+    ):
         """Draw the table of a SelectiveThresholdCV.
 
         Parameters
@@ -135,6 +179,12 @@ class AlphaDisplay:
         target : float, default=None
             Its `alpha`, the accuracy to keep, to be marked.
 
+        condition : {"both", "class", "prediction", "marginal"}, default="both"
+            Its `condition`, the accuracy that decided.
+
+        name : str, default=None
+            Name for the legend.
+
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes new ones.
 
@@ -145,17 +195,27 @@ class AlphaDisplay:
         Raises
         ------
         ValueError
-            If `cv_results` is not such a table.
+            If `cv_results` is not such a table, or `condition` is unknown.
         """
-        needed = {"alpha", "coverage", "worst_conditional_accuracy_lower"}
-        if not needed <= set(cv_results):
+        column = _deciding_column(condition)
+        needed = {"alpha", "coverage", "selective_accuracy"}
+        needed |= {column, column + "_lower", column + "_upper"}
+        missing = sorted(needed - set(cv_results))
+        if missing:
             raise ValueError(
-                "cv_results must be the cv_results_ of a SelectiveThresholdCV. Got the "
-                f"keys {sorted(cv_results)}."
+                "cv_results must be the cv_results_ of a SelectiveThresholdCV. It "
+                f"lacks the keys {missing}."
             )
-        return cls(table=cv_results, best_alpha=best_alpha, target=target).plot(ax=ax)
+        display = cls(
+            table=cv_results,
+            best_alpha=best_alpha,
+            target=target,
+            condition=condition,
+            name=name,
+        )
+        return display.plot(ax=ax)
 
-    def plot(self, ax=None):
+    def plot(self, ax=None, *, name=None):
         """Draw the stored table.
 
         Parameters
@@ -163,68 +223,89 @@ class AlphaDisplay:
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes new ones.
 
+        name : str, default=None
+            Name for the legend. None stands for the stored one.
+
         Returns
         -------
         display : AlphaDisplay
+
+        Raises
+        ------
+        ValueError
+            If `condition` is unknown.
         """
+        column = _deciding_column(self.condition)
         self.ax_ = ax = get_axes("AlphaDisplay", ax)
         self.figure_ = ax.figure
+        # Colour and dash tell the quantities apart, markers the models.
+        kind = "alpha-worst"
+        marker = "os^Dv"[count_lines(ax, kind) % 5]
+        name = self.name if name is None else name
+        prefix = "" if name is None else f"{plain(name, 40)}: "
         table, alpha = self.table, self.table["alpha"]
-        (self.coverage_line_,) = ax.plot(
-            alpha,
-            table["coverage"],
-            color=LIGHT,
-            linestyle="-.",
-            marker="s",
-            markersize=4,
-            label="coverage: share of rows accepted",
+
+        def draw(values, label, **style):
+            (line,) = ax.plot(
+                alpha,
+                values,
+                marker=marker,
+                markersize=4,
+                label=prefix + label,
+                **style,
+            )
+            return line
+
+        self.coverage_line_ = draw(
+            table["coverage"], "coverage", color=LIGHT, linestyle="-."
         )
-        (self.accuracy_line_,) = ax.plot(
-            alpha,
-            table["selective_accuracy"],
-            color=MIDDLE,
-            linestyle="--",
-            marker="^",
-            markersize=4,
-            label="accuracy of all accepted rows",
-        )
-        (self.worst_line_,) = ax.plot(
-            alpha,
-            table["worst_conditional_accuracy"],
-            color=DARK,
-            marker="o",
-            markersize=4,
-            label="worst class- or prediction-conditional accuracy",
+        self.accuracy_line_ = None
+        if self.condition != "marginal":
+            self.accuracy_line_ = draw(
+                table["selective_accuracy"],
+                "accuracy of all accepted rows",
+                color=MIDDLE,
+                linestyle="--",
+            )
+        self.worst_line_ = draw(
+            table[column], _LABELS[self.condition], color=dark(), gid=kind
         )
         self.band_ = ax.fill_between(
             alpha,
-            table["worst_conditional_accuracy_lower"],
-            table["worst_conditional_accuracy_upper"],
-            color=DARK,
+            table[column + "_lower"],
+            table[column + "_upper"],
+            color=dark(),
             alpha=0.15,
             linewidth=0,
-            label="its confidence interval",
+            label=f"{prefix}its confidence interval",
         )
+        drawn = ax.get_legend_handles_labels()[1]
         if self.target is None:
-            (self.target_line_,) = ax.plot(
-                alpha, alpha, color=GREY, linestyle=":", label="accuracy = alpha"
-            )
+            label = "accuracy = alpha"
+            (self.target_line_,) = ax.plot(alpha, alpha, color=GREY, linestyle=":")
         else:
-            self.target_line_ = ax.axhline(
-                self.target,
-                color=GREY,
-                linestyle=":",
-                label=f"accuracy to keep: {self.target:g}",
-            )
+            label = f"accuracy to keep: {self.target:g}"
+            self.target_line_ = ax.axhline(self.target, color=GREY, linestyle=":")
+        if label not in drawn:
+            self.target_line_.set_label(label)
         self.best_alpha_line_ = None
         if self.best_alpha is not None and not np.isnan(self.best_alpha):
             self.best_alpha_line_ = ax.axvline(
                 self.best_alpha,
-                color="black",
+                color=foreground(),
                 linewidth=1,
                 linestyle=(0, (6, 4)),
-                label=f"recommended alpha: {self.best_alpha:g}",
+                label=f"{prefix}recommended alpha: {self.best_alpha:g}",
             )
         ax.set(xlabel="alpha", ylabel="Share of rows, accuracy", ylim=(0, 1.03))
-        ax.legend(loc="lower left")
+        ax.legend(loc="best", fontsize="small")
         return self
+
+
+def _deciding_column(condition):
+    """Return the column of the table that holds the accuracy to keep."""
+    if condition not in CONDITIONS:
+        raise ValueError(
+            f"condition must be one of {sorted(CONDITIONS)}. Got {condition!r}."
+        )
+    return CONDITIONS[condition]

@@ -1,16 +1,18 @@
 """Display that explains the decision about one row."""
 
-from textwrap import shorten
-
 import numpy as np
 from sklearn.utils import Bunch, _safe_indexing
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import _num_samples
 
-from .._selective import unwrap
+from .._validation import check_same_kind
 from ..metrics._checks import check_1d, check_length
-from ._signals import explain, measure_signals
-from ._style import DARK, GREY, MIDDLE, PALE, plain_symlog
+from ._signals import explain, measure_signals, unwrap_sdm
+from ._style import GREY, MIDDLE, PALE, dark, foreground, plain, plain_symlog
+
+# A transformer may round its output in `fit_transform` and `transform` differently, by
+# millionths in float32. Wrong rows differ by about the length of the vectors.
+_ROUNDING = 1e-3
 
 
 class ExemplarCardDisplay:
@@ -93,7 +95,7 @@ class ExemplarCardDisplay:
             searches and :class:`~sdm_sklearn.SelectiveThresholdCV`.
 
         x : array-like of shape (n_features,) or (1, n_features)
-            The row.
+            The row, such as ``X[i]``, or ``X.iloc[i]`` where `X_train` is a DataFrame.
 
         X_train : array-like of shape (n_samples, n_features)
             The rows given to `fit`.
@@ -124,10 +126,10 @@ class ExemplarCardDisplay:
         Raises
         ------
         ValueError
-            If `x` is not one row, or `y_train` or `texts` do not have one entry per row
-            of the `X` given to `fit`.
+            If `x` is not one row, if `X_train` and `y_train` are not what `fit` was
+            given, or `texts` does not have one entry per row.
         """
-        x = _one_row(x)
+        x = _one_row(x, X_train)
         classifier, signals, region = measure_signals(estimator, x, alpha)
         n_fitted = 1 + max(
             classifier.support_indices_.max(), classifier.calibration_indices_.max()
@@ -144,10 +146,11 @@ class ExemplarCardDisplay:
                 f"X_train has {_num_samples(X_train)} rows where {len(y_train)} are "
                 "needed, one for each of y_train."
             )
-        inner = unwrap(estimator, x)[1]
-        if classifier is not unwrap(estimator, None)[0]:
-            inner = unwrap(unwrap(estimator, None)[0].estimator_, inner)[1]
+        _check_labels(classifier, y_train)
+        inner = unwrap_sdm(estimator, x)[1]
         distance, index = classifier.kneighbors(inner, n_neighbors=n_neighbors)
+        exemplars = unwrap_sdm(estimator, _safe_indexing(X_train, index[0]))[1]
+        _check_exemplars(classifier, inner, exemplars, distance[0])
         of_exemplars, of_calibration = (
             measure_signals(estimator, _safe_indexing(X_train, rows), alpha)[1]
             for rows in (index[0], classifier.calibration_indices_)
@@ -200,16 +203,18 @@ class ExemplarCardDisplay:
         if figure is None:
             import matplotlib.pyplot as plt
 
-            figure = plt.figure(figsize=(11, 4.8), layout="constrained")
+            figure = plt.figure(figsize=(11, 4.8))
+        if figure.get_layout_engine() is None:
+            figure.figure.set_layout_engine("constrained")  # that of a SubFigure, too
         self.figure_ = figure
         self.axes_ = figure.subplots(1, 2, width_ratios=[1.35, 1])
         self._plot_exemplars(self.axes_[0])
         self._plot_calibration(self.axes_[1])
         row = self.row
         verdict = "accepted" if row.accepted else "rejected"
-        lines = [] if title is None else [_plain(title, 110)]
+        lines = [] if title is None else [plain(title, 110)]
         lines += [
-            f"Predicted {_plain(row.prediction, 60)}, {verdict}: {row.reason}",
+            f"Predicted {plain(row.prediction, 60)}, {verdict}: {row.reason}",
             f"q = {row.similarity:g}   d = {row.distance:.3f}   "
             f"probability = {row.probability:.4f}   q' = {row.rescaled_similarity:.2f}",
         ]
@@ -221,11 +226,12 @@ class ExemplarCardDisplay:
         near = self.exemplars
         supports = (near.label == near.prediction) & (near.label == self.row.prediction)
         position = np.arange(len(near.distance))
+        background, ink = ax.get_facecolor(), dark()
         self.bars_ = ax.barh(
             position,
             near.distance,
-            color=[PALE if support else "white" for support in supports],
-            edgecolor=[DARK if support else MIDDLE for support in supports],
+            color=[PALE if support else background for support in supports],
+            edgecolor=[ink if support else MIDDLE for support in supports],
             hatch=["" if support else "///" for support in supports],
         )
         for i in position:
@@ -235,14 +241,14 @@ class ExemplarCardDisplay:
             if near.text is not None:
                 text += f": {near.text[i]!s}"
             ax.annotate(
-                _plain(text, 66),
+                plain(text, 66),
                 (0, i),
                 xytext=(4, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize="small",
                 bbox={
-                    "facecolor": "white",
+                    "facecolor": background,
                     "alpha": 0.8,
                     "edgecolor": "none",
                     "pad": 1,
@@ -263,7 +269,7 @@ class ExemplarCardDisplay:
             near.probability[near.hit],
             s=22,
             facecolors="none",
-            edgecolors=DARK,
+            edgecolors=dark(),
             label=f"calibration row, right: {near.hit.sum()}",
         )
         self.wrong_ = ax.scatter(
@@ -279,8 +285,8 @@ class ExemplarCardDisplay:
             row.probability,
             s=190,
             marker="*",
-            color="black",
-            edgecolors="white",
+            color=foreground(),
+            edgecolors=ax.get_facecolor(),
             zorder=3,
             label="this row",
         )
@@ -290,7 +296,7 @@ class ExemplarCardDisplay:
             ax.axhline(row.threshold, **style)
         plain_symlog(ax)
         ax.set(
-            title=f"Calibration rows predicted {_plain(row.prediction, 40)}",
+            title=f"Calibration rows predicted {plain(row.prediction, 40)}",
             xlabel="Rescaled similarity q'",
             ylabel="Probability of the prediction",
             ylim=(-0.03, 1.05),
@@ -299,8 +305,10 @@ class ExemplarCardDisplay:
         ax.legend(loc="best", fontsize="small")
 
 
-def _one_row(x):
+def _one_row(x, X_train):
     """Return `x` as one row of two dimensions, whatever holds it."""
+    if hasattr(X_train, "iloc") and hasattr(x, "iloc") and x.ndim == 1:
+        return x.to_frame().T.infer_objects()  # a row of a DataFrame, by name
     shape = np.shape(x)
     if len(shape) == 1:
         return np.asarray(x).reshape(1, -1)
@@ -312,6 +320,35 @@ def _one_row(x):
     return x
 
 
-def _plain(text, width):
-    """Return `text` on one line, cut to `width`, without a meaning for "$"."""
-    return shorten(str(text), width, placeholder=" …").replace("$", r"\$")
+def _check_labels(classifier, y):
+    """Raise if the labels of exemplars are not those that they were fitted with."""
+    check_same_kind(y, classifier.classes_)
+    codes = classifier._model.support[1]
+    known = codes >= 0  # rows of other classes may have been added to the support
+    rows = classifier.support_indices_[known]
+    fitted = classifier.classes_[codes[known]]
+    wrong = np.flatnonzero(y[rows] != fitted)
+    if len(wrong):
+        row = rows[wrong[0]]
+        raise ValueError(
+            f"y_train holds {y[row : row + 1].tolist()[0]!r} at {row} where fit was "
+            f"given {fitted[wrong].tolist()[0]!r}: pass the X and y given to fit, in "
+            "their order, with what was added to the support behind them."
+        )
+
+
+def _check_exemplars(classifier, row, exemplars, distance):
+    """Raise if the exemplars are not at the distances at which they were found."""
+    row, exemplars = (
+        np.asarray(classifier.transform(rows)) for rows in (row, exemplars)
+    )
+    measured = np.linalg.norm(exemplars - row, axis=1)
+    rounding = 1e-9 * distance + _ROUNDING * np.linalg.norm(exemplars, axis=1)
+    if (np.abs(measured - distance) > rounding).any():
+        worst = np.argmax(np.abs(measured - distance))
+        raise ValueError(
+            "X_train does not hold the exemplars: the row found at a distance of "
+            f"{distance[worst]:.6g} is at {measured[worst]:.6g}. Pass the X and y "
+            "given to fit, in their order, with what was added to the support behind "
+            "them."
+        )

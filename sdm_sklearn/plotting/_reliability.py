@@ -7,7 +7,16 @@ from ..metrics._checks import (
     check_labels,
     check_length,
 )
-from ._style import GREY, PALE, get_axes, next_line, score_predictions
+from ._style import (
+    GREY,
+    PALE,
+    count_lines,
+    get_axes,
+    line_style,
+    next_line,
+    plain,
+    score_predictions,
+)
 
 
 class ReliabilityDisplay:
@@ -241,16 +250,18 @@ class ReliabilityDisplay:
         self.ax_ = ax = get_axes("ReliabilityDisplay", ax)
         self.figure_ = ax.figure
         style = next_line(ax, "reliability")
-        n_drawn = sum(line.get_gid() == style["gid"] for line in ax.get_lines())
+        n_drawn = count_lines(ax, "reliability")
         name = self.name if name is None else name
-        label = "accuracy" if name is None else name
+        label = "accuracy" if name is None else plain(name, 40)
         if self.calibration_error is not None:
             label += f" (ECE = {self.calibration_error:.3f})"
         filled = self.mass > 0
         (self.line_,) = ax.plot(
             self.confidence[filled],
             self.accuracy[filled],
-            **{**style, "marker": "os^Dv"[n_drawn % 5], "label": label, **kwargs},
+            **line_style(
+                {**style, "marker": "os^Dv"[n_drawn % 5], "label": label}, kwargs
+            ),
         )
         self.diagonal_ = None
         if n_drawn == 0:
@@ -275,21 +286,19 @@ class ReliabilityDisplay:
 
     def _plot_counts(self, filled):
         """Draw shares as bars on a strip above the diagram."""
-        strips = self.ax_.get_shared_x_axes().get_siblings(self.ax_)
-        strips = [axes for axes in strips if axes.get_gid() == "reliability-counts"]
+        ax, gid = self.ax_, "reliability-counts"
+        strips = [axes for axes in ax.child_axes if axes.get_gid() == gid]
         if not strips:
+            from matplotlib.ticker import MaxNLocator, PercentFormatter
             from mpl_toolkits.axes_grid1 import make_axes_locatable
 
-            strip = make_axes_locatable(self.ax_).append_axes(
-                "top", size="22%", pad=0.12, sharex=self.ax_
-            )
-            strip.set_gid("reliability-counts")
-            strip.set(ylim=(0, 1), yticks=[0, 0.5])
-            # Inside, where no layout engine cuts it off.
-            strip.text(0.02, 0.88, "share of rows", va="top", transform=strip.transAxes)
-            strip.yaxis.set_major_formatter("{x:.0%}")
+            strip = make_axes_locatable(ax).new_vertical("22%", pad=0.12, sharex=ax)
+            # Above its child axes the title of `ax` is in nobody's way.
+            strips = [ax.add_child_axes(strip)]
+            strip.set(gid=gid, ylabel="Rows")
+            strip.yaxis.set_major_locator(MaxNLocator(2))
+            strip.yaxis.set_major_formatter(PercentFormatter(1))
             strip.tick_params(labelbottom=False)
-            strips = [strip]
         (self.counts_ax_,) = strips
         self.bars_ = self.counts_ax_.bar(
             self.confidence[filled],

@@ -6,7 +6,14 @@ from sklearn.utils import _safe_indexing
 from .._cross_fit import is_selective
 from .._selective import predict_selective
 from ..metrics import aurc, coverage_score, risk_coverage_curve, selective_risk
-from ._style import DARK, GREY, get_axes, next_line, score_predictions
+from ._style import (
+    foreground,
+    get_axes,
+    line_style,
+    next_line,
+    plain,
+    score_predictions,
+)
 
 
 class RiskCoverageDisplay:
@@ -272,7 +279,8 @@ class RiskCoverageDisplay:
             Whether to draw the mean risk of a confidence that knows nothing.
 
         plot_oracle : bool, default=False
-            Whether to draw the curve of the best confidence at the mean risk.
+            Whether to draw the mean of the folds' curves of the best confidence. It
+            lies below the mean of the folds' curves, not below each of them.
 
         **kwargs : dict
             Passed to matplotlib's `plot` for the curves.
@@ -353,12 +361,13 @@ class RiskCoverageDisplay:
         style = next_line(ax, "risk-coverage")
         if len(self.coverage) > 1:
             style["alpha"] = 0.6
-        style |= {"label": self._label(name), **kwargs}
-        of_name = "" if name is None else f" for {name}"
+        style = line_style({**style, "label": self._label(name)}, kwargs)
         self.lines_ = []
         for coverage, risk in zip(self.coverage, self.risk, strict=True):
             self.lines_ += ax.plot(coverage, risk, **style)
             style["label"] = None
+        # What belongs to the curve has its colour and follows it in the legend.
+        color = self.lines_[0].get_color()
         self.accepted_point_ = self.chance_level_ = self.oracle_ = None
         if self.accepted_point is not None:
             (self.accepted_point_,) = ax.plot(
@@ -366,37 +375,38 @@ class RiskCoverageDisplay:
                 linestyle="none",
                 marker="*",
                 markersize=15,
-                color=self.lines_[0].get_color(),
-                markeredgecolor="black",
+                color=color,
+                markeredgecolor=foreground(),
                 zorder=3,
                 clip_on=False,  # a risk of 0 lies on the edge
-                label="accepted"
-                + ("" if name is None else f" by {name}")
-                + ": coverage "
-                f"{self.accepted_point[0]:.2f}, risk {self.accepted_point[1]:.3f}",
+                label="accepted: coverage {:.2f}, risk {:.3f}".format(
+                    *self.accepted_point
+                ),
             )
-        error_rate = float(np.mean([risk[-1] for risk in self.risk]))
+        error_rates = np.array([risk[-1] for risk in self.risk])
+        mean = "" if len(error_rates) == 1 else f", mean of {len(error_rates)} folds"
         if plot_chance_level:
+            error_rate = error_rates.mean()
             self.chance_level_ = ax.axhline(
                 error_rate,
-                color=GREY,
+                color=color,
                 linestyle=(0, (6, 4)),
                 linewidth=1,
-                label=f"chance{of_name}: no ranking, risk {error_rate:.3f}",
+                label=f"chance: no ranking, risk {error_rate:.3f}{mean}",
             )
         if plot_oracle:
             grid = np.linspace(0, 1, 501)[1:]
-            best = np.maximum(grid - (1 - error_rate), 0) / grid
+            best = np.maximum(grid - (1 - error_rates[:, np.newaxis]), 0) / grid
             (self.oracle_,) = ax.plot(
                 grid,
-                best,
-                color=DARK,
+                best.mean(axis=0),
+                color=color,
                 linestyle=(0, (1, 2)),
                 linewidth=1.4,
-                label=f"oracle{of_name}: every error ranked last",
+                label=f"oracle: every error ranked last{mean}",
             )
         ax.set(xlabel="Coverage", ylabel="Selective risk", xlim=(0, 1.02))
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(bottom=0, auto=True)  # a later curve may be higher
         ax.legend()
         return self
 
@@ -408,4 +418,5 @@ class RiskCoverageDisplay:
                 area += f" ± {np.std(self.aurc):.4f}, {len(self.aurc)} folds"
         if name is None:
             return area or None
+        name = plain(name, 40)
         return f"{name} ({area})" if area else name

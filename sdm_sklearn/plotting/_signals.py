@@ -38,7 +38,7 @@ def measure_signals(estimator, X, alpha=None):
     signals : Bunch of ndarray of shape (n_samples,)
     region : Region
     """
-    classifier, X = unwrap(estimator, X)
+    classifier = unwrap(estimator, None)[0]
     if getattr(classifier, "_accepts_itself", False):  # a SelectiveThresholdCV
         chosen = classifier._choose(alpha)
         if np.isnan(chosen):
@@ -47,8 +47,8 @@ def measure_signals(estimator, X, alpha=None):
                 "and rejects every row: there is no region to show. Pass an alpha that "
                 "it reaches, see cv_results_."
             )
-        classifier, X = unwrap(classifier.estimator_, X)
         alpha = chosen
+    classifier, X = unwrap_sdm(estimator, X)
     if not hasattr(classifier, "signals"):
         raise TypeError(
             f"{type(classifier).__name__} has no signals: pass an SDMClassifier, or a "
@@ -57,6 +57,14 @@ def measure_signals(estimator, X, alpha=None):
     signals = classifier.signals(X, alpha=alpha)  # a DataFrame after set_output
     signals = Bunch(**{name: np.asarray(signals[name]) for name in _USED})
     return classifier, signals, classifier._find_regions(alpha)[1][0]
+
+
+def unwrap_sdm(estimator, X):
+    """Return the SDMClassifier inside `estimator`, and `X` as it sees it."""
+    classifier, X = unwrap(estimator, X)
+    if getattr(classifier, "_accepts_itself", False):  # a SelectiveThresholdCV
+        classifier, X = unwrap(classifier.estimator_, X)
+    return classifier, X
 
 
 def explain(row):

@@ -3,7 +3,10 @@
 import numpy as np
 
 from ._signals import measure_signals
-from ._style import DARK, MIDDLE, PALE, get_axes, plain_symlog
+from ._style import MIDDLE, PALE, dark, get_axes, plain, plain_symlog
+
+# More than any count of neighbours: where the shaded region ends, out of sight.
+_NO_END = 1e15
 
 
 class SimilarityDistanceDisplay:
@@ -123,7 +126,8 @@ class SimilarityDistanceDisplay:
             Axes to draw on. None makes new ones.
 
         **kwargs : dict
-            Passed to matplotlib's `scatter` for all points.
+            Passed to matplotlib's `scatter` for all points. A `label` stands before
+            each entry of the legend, for several models on one pair of axes.
 
         Returns
         -------
@@ -131,19 +135,25 @@ class SimilarityDistanceDisplay:
         """
         self.ax_ = ax = get_axes("SimilarityDistanceDisplay", ax)
         self.figure_ = ax.figure
+        drawn_to = ax.get_xlim()[1]  # 1 on new axes
+        kwargs = _point_style(kwargs)
+        label = kwargs.pop("label", None)
+        prefix = "" if label is None else f"{plain(label, 40)}: "
         self.region_ = None
+        largest = max(self.similarity.max(), 1)
         if np.isfinite(self.q_min):
+            largest = max(largest, self.q_min)
             self.region_ = ax.axvspan(
                 self.q_min,
-                max(self.similarity.max(), self.q_min) * 1.3,
+                _NO_END,
                 facecolor=PALE,
                 alpha=0.45,
                 zorder=0,
-                label=f"region: q ≥ {self.q_min:.3g} holds every accepted row",
+                label=f"{prefix}region: q ≥ {self.q_min:.3g} holds every accepted row",
             )
         self.points_ = {}
         styles = {
-            ("in distribution", False): {"color": DARK, "marker": "o"},
+            ("in distribution", False): {"color": dark(), "marker": "o"},
             ("OOD", True): {"color": MIDDLE, "marker": "^"},
         }
         for (kind, is_ood), style in styles.items():
@@ -154,22 +164,33 @@ class SimilarityDistanceDisplay:
                 if not total:
                     continue
                 key = f"ood {verdict}" if is_ood else verdict
-                look = dict(style)
+                look = {"s": 26, "linewidth": 0.8, "alpha": 0.7, **style, **kwargs}
                 if verdict == "rejected":
-                    look["facecolors"] = "none"
-                    look["edgecolors"] = look.pop("color")
+                    color = look.pop("color")
+                    look = {"facecolor": "none", "edgecolor": color, **look}
                 self.points_[key] = ax.scatter(
                     self.similarity[rows],
                     self.distance[rows],
-                    **{"s": 26, "linewidths": 0.8, "alpha": 0.7, **look, **kwargs},
-                    label=f"{kind}, {verdict}: {rows.sum()} of {total}",
+                    **look,
+                    label=f"{prefix}{kind}, {verdict}: {rows.sum()} of {total}",
                 )
         plain_symlog(ax)
         ax.set(
             xlabel="Similarity q (like-minded nearest neighbours in a row)",
             ylabel="Distance d (1: near the training data)",
-            xlim=(-0.15, max(self.similarity.max(), 1) * 1.3),
+            xlim=(-0.15, max(largest * 1.3, drawn_to)),
             ylim=(-0.04, 1.04),
         )
         ax.legend(loc="best")
         return self
+
+
+def _point_style(kwargs):
+    """Return `kwargs` of `scatter` by their full names."""
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.collections import PathCollection
+
+    kwargs = normalize_kwargs(kwargs, PathCollection)
+    if "c" in kwargs:
+        kwargs["color"] = kwargs.pop("c")
+    return kwargs

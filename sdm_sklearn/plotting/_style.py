@@ -1,4 +1,6 @@
-"""Axes, and lines that stay apart without colour."""
+"""Axes, text, and lines that stay apart without colour."""
+
+from unicodedata import east_asian_width
 
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
@@ -27,10 +29,55 @@ def get_axes(caller, ax):
     return ax
 
 
+def count_lines(ax, kind):
+    """Count the curves of a kind on `ax`, by their gid."""
+    return sum(line.get_gid() == kind for line in ax.get_lines())
+
+
 def next_line(ax, kind):
     """Return the style of the next curve of a kind on `ax`; mark it by its gid."""
-    n_drawn = sum(line.get_gid() == kind for line in ax.get_lines())
-    return {**_LINES[n_drawn % len(_LINES)], "gid": kind, "linewidth": 1.8}
+    style = _LINES[count_lines(ax, kind) % len(_LINES)]
+    if style["color"] == DARK:
+        style = {**style, "color": dark()}
+    return {**style, "gid": kind, "linewidth": 1.8}
+
+
+def dark():
+    """Return the darkest colour, or that of text on a dark background."""
+    from matplotlib import rcParams
+    from matplotlib.colors import to_rgb
+
+    background = rcParams["axes.facecolor"]
+    return DARK if np.mean(to_rgb(background)) > 0.5 else rcParams["text.color"]
+
+
+def foreground():
+    """Return the colour that stands out from the background, black by default."""
+    from matplotlib import rcParams
+
+    return rcParams["text.color"]
+
+
+def line_style(defaults, kwargs):
+    """Return `defaults` overridden by `kwargs` of a line, whatever their aliases."""
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
+    return {**defaults, **normalize_kwargs(kwargs, Line2D)}
+
+
+def plain(text, width):
+    """Return `text` on one line, cut to `width`, without a meaning for matplotlib.
+
+    Wide characters, such as Chinese ones, count twice.
+    """
+    text = " ".join(str(text).split())
+    ends = np.cumsum([1 + (east_asian_width(char) in "FW") for char in text])
+    if len(text) and ends[-1] > width:
+        text = text[: np.searchsorted(ends, width - 1, side="right")].rstrip() + "…"
+    # matplotlib leaves labels with a leading underscore out of the legend.
+    hidden = " " if text.startswith("_") else ""
+    return hidden + text.replace("$", r"\$")
 
 
 def plain_symlog(ax):
