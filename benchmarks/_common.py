@@ -92,35 +92,48 @@ def fit_sdm(task, alpha, seed, **parameters):
         return clf.fit(task.X_fit, task.y_fit)
 
 
-def compare(task, alpha, seed, clf=None):
-    """Run every method; return name -> Outcome, and the fitted SDMClassifier.
+def fit_softmax(task):
+    """Fit the classifiers without an adaptor: name of their softmax -> model.
 
     The softmax is that of a logistic regression on all rows to fit on; its temperature
     is fitted by 3-fold cross-validation.
     """
-    outcomes = {}
     logistic = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     scaled = CalibratedClassifierCV(
         logistic, method="temperature", cv=3, ensemble=False
     )
-    for name, model in (("softmax", logistic), ("temperature-scaled", scaled)):
+    models = {"softmax": logistic, "temperature-scaled": scaled}
+    for model in models.values():
         model.fit(task.X_fit.astype(np.float32), task.y_fit)
-        proba = model.predict_proba(task.X_test.astype(np.float32))
-        proba_ood = model.predict_proba(task.X_ood.astype(np.float32))
+    return models
+
+
+def decide(X, alpha, softmax, clf):
+    """Run every method on X; return name -> (predictions, accepted)."""
+    decisions = {}
+    for name, model in softmax.items():
+        proba = model.predict_proba(X.astype(np.float32))
         predictions = model.classes_[proba.argmax(axis=1)]
         if name == "softmax":
-            everything = np.ones(len(proba), bool), np.ones(len(proba_ood), bool)
-            outcomes["no reject"] = Outcome(predictions, *everything)
-        outcomes[f"{name} >= alpha"] = Outcome(
-            predictions, proba.max(axis=1) >= alpha, proba_ood.max(axis=1) >= alpha
-        )
+            decisions["no reject"] = predictions, np.ones(len(proba), bool)
+        decisions[f"{name} >= alpha"] = predictions, proba.max(axis=1) >= alpha
+    signals = clf.signals(X, alpha=alpha)
+    decisions["SDM >= alpha"] = signals.prediction, signals.probability >= alpha
+    decisions["SDM region"] = signals.prediction, signals.accepted
+    return decisions
+
+
+def compare(task, alpha, seed, clf=None):
+    """Run every method; return name -> Outcome, and the fitted SDMClassifier."""
+    softmax = fit_softmax(task)
     if clf is None:
         clf = fit_sdm(task, alpha, seed)
-    signals, ood = clf.signals(task.X_test), clf.signals(task.X_ood)
-    outcomes["SDM >= alpha"] = Outcome(
-        signals.prediction, signals.probability >= alpha, ood.probability >= alpha
-    )
-    outcomes["SDM region"] = Outcome(signals.prediction, signals.accepted, ood.accepted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoRegionWarning)
+        warnings.simplefilter("ignore", ThinEvidenceWarning)
+        test = decide(task.X_test, alpha, softmax, clf)
+        ood = decide(task.X_ood, alpha, softmax, clf)
+    outcomes = {name: Outcome(*test[name], ood[name][1]) for name in test}
     return outcomes, clf
 
 
