@@ -1,10 +1,8 @@
 """SDMClassifier: selective classification with Similarity-Distance-Magnitude."""
 
 import os
-import sys
 import warnings
 from numbers import Integral, Real
-from types import FrameType
 
 import numpy as np
 from sklearn.base import (
@@ -44,6 +42,7 @@ from sdm_sklearn._selective import (
     SelectiveClassifierMixin,
     check_alpha,
     resolve_reject_label,
+    stack_level,
 )
 from sdm_sklearn._splits import (
     check_split,
@@ -950,7 +949,7 @@ class SDMClassifier(
                 self._model, regions[0], alpha, self.confidence
             )
         if message:
-            warnings.warn(message, category, stacklevel=_stack_level())
+            warnings.warn(message, category, stacklevel=stack_level())
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "_models")
@@ -976,14 +975,3 @@ class SDMClassifier(
                 stacklevel=2,
             )
         super().__setstate__(state)
-
-
-def _stack_level():
-    """Return the stack level of the first caller outside this package."""
-    frame: FrameType | None = sys._getframe(1)
-    level = 1
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(
-        ("sdm_sklearn.", "sklearn.", "joblib.")
-    ):
-        frame, level = frame.f_back, level + 1
-    return level

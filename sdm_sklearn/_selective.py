@@ -1,6 +1,8 @@
 """Selective prediction: labels where a row is accepted, a reject label elsewhere."""
 
+import sys
 from numbers import Integral, Real
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -292,3 +294,14 @@ def reject(classes, codes, accepted, reject_label):
     out = classes.astype(dtype)[codes]
     out[~accepted] = reject_label
     return out
+
+
+def stack_level():
+    """Return the stack level of the first caller outside this package."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(
+        ("sdm_sklearn.", "sklearn.", "joblib.")
+    ):
+        frame, level = frame.f_back, level + 1
+    return level

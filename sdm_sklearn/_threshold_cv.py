@@ -36,6 +36,7 @@ from ._selective import (
     alpha_parameter,
     check_alpha,
     resolve_reject_label,
+    stack_level,
     unwrap,
 )
 from ._state import all_or_nothing
@@ -398,6 +399,8 @@ class SelectiveThresholdCV(
         return self.estimator_.decision_function(X)
 
     def _decide(self, X, alpha):
+        if alpha is not None and np.isnan(self._choose(alpha)):
+            self._warn_unattainable(alpha)
         codes, accepted = self._decide_at(X, [alpha])
         return codes, accepted[0]
 
@@ -524,7 +527,7 @@ class SelectiveThresholdCV(
             "cv_results_; lower alpha, extend the grid alphas, choose a milder "
             "condition or criterion, or give more rows per class.",
             NoRegionWarning,
-            stacklevel=5,
+            stacklevel=stack_level(),
         )
 
 

@@ -341,6 +341,7 @@ def test_n_jobs_pickle_clone(estimator):
     np.testing.assert_array_equal(twin.predict_selective(X), want)
 
 
+@pytest.mark.filterwarnings("ignore:No alpha of the grid")
 @pytest.mark.parametrize("estimator", [LogisticRegression(), PlainThreshold()])
 def test_many_alphas_at_once_are_each_alone(estimator):
     tool = SelectiveThresholdCV(estimator, alpha=0.8, alphas=[0.6, 0.8, 0.9], cv=3)
@@ -586,3 +587,13 @@ def test_lists_with_odd_labels_are_refused(odd):
         SelectiveThresholdCV(LogisticRegression()).fit(
             X, ["x" if code else odd for code in y]
         )
+
+
+def test_an_alpha_out_of_reach_warns_at_prediction_as_in_fit():
+    X, y = make_blobs(200, centers=2, cluster_std=6, random_state=0)
+    tool = SelectiveThresholdCV(LogisticRegression(), alpha=0.55, alphas=[0.55, 0.99])
+    tool.fit(X, y)
+    with pytest.warns(NoRegionWarning, match="at 0.999") as record:
+        _, accepted = tool.predict_selective(X, alpha=0.999, return_mask=True)
+    assert record[0].filename == __file__
+    assert not accepted.any()
