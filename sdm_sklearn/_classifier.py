@@ -868,9 +868,10 @@ class SDMClassifier(
             splits = [
                 check_split(train, calibration, codes, classes)
                 for train, calibration in list_splits(self.cv, X, y)
-                for _ in range(self.n_restarts)
             ]
             certify, splits = set_aside(splits, certify_size, random_state)
+            splits = [split for split in splits for _ in range(self.n_restarts)]
+        # Rows set aside may have left a class short.
         splits = [
             check_split(train, calibration, codes, classes)
             for train, calibration in splits
@@ -891,7 +892,7 @@ class SDMClassifier(
 
     def _model_attributes(self, models, split, n_rows, alpha, classes):
         """Fitted attributes that follow from the models; the first is the best."""
-        regions, _ = self._regions_of(models, alpha)
+        regions, level = self._regions_of(models, alpha)
         attributes = {
             "support_indices_": split[0],
             "calibration_indices_": split[1],
@@ -908,12 +909,13 @@ class SDMClassifier(
             "region_report_": report_region(models[0], regions[0], classes),
         }
         if models[0].certify is not None:
-            attributes["certificate_"] = self._certify(models, regions, alpha, classes)
+            attributes["certificate_"] = self._certify(
+                models, regions, level, alpha, classes
+            )
         return attributes
 
-    def _certify(self, models, regions, alpha, classes):
+    def _certify(self, models, regions, level, alpha, classes):
         """Tabulate what the certify rows say of the regions."""
-        level = self._regions_of(models, alpha)[1]
         measured = [model.certify_measured for model in models]
         signals = self._judge(measured, alpha, regions, models)
         return tabulate_certificate(

@@ -93,10 +93,9 @@ def _judge(estimator, X):
                 f"hundreds. Got {len(X)}."
             )
         measured = model.measure(X)
-    signals = model.signals(measured, estimator._regions[0], estimator._alpha)
-    if estimator.conservative:
-        signals.accepted = signals.lower_accepted
-    return signals
+    return estimator._judge(
+        [measured], estimator._alpha, estimator._regions[:1], [model]
+    )
 
 
 def _compare_values(new, old):

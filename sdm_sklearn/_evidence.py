@@ -6,8 +6,8 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.utils import Bunch
 
-from sdm_sklearn._region import Region
-from sdm_sklearn._threshold_rules import lower_bound
+from sdm_sklearn._region import Region, in_region
+from sdm_sklearn._threshold_rules import divide, lower_bound
 
 
 class ThinEvidenceWarning(UserWarning):
@@ -152,7 +152,7 @@ def tabulate_certificate(codes, y, accepted, classes, alpha, level):
             "class": np.tile(classes, 2),
             "kind": np.repeat(["prediction", "class"], n_classes),
             "n": n_accepted.ravel(),
-            "accuracy": _accuracy(n_accepted, n_wrong).ravel(),
+            "accuracy": divide(n_accepted, n_accepted - n_wrong).ravel(),
             "bound": lower_bound(n_accepted, n_accepted - n_wrong, level).ravel(),
             "alpha": np.full(2 * n_classes, alpha),
         }
@@ -177,7 +177,7 @@ def report_region(model, region, classes):
         One entry per class in each column.
     """
     n_accepted, n_wrong = _count_calibration(model, region)
-    accuracy = _accuracy(n_accepted, n_wrong)
+    accuracy = divide(n_accepted, n_accepted - n_wrong)
     return {
         "class": classes,
         "answered": region.answered,
@@ -253,13 +253,7 @@ def describe_missing_certificate(alpha, confidence, n_certify, classes, joint):
 def _count_calibration(model, region):
     """Count the calibration rows in a region, and errors among them."""
     rows = model.calibration_rows
-    accepted = (rows.rescaled_similarity >= region.q_min[rows.prediction]) & (
-        rows.probability >= region.thresholds[rows.prediction]
-    )
+    # q' > 0 exactly if q > 0.
+    q = rows.rescaled_similarity
+    accepted = in_region(q, q, rows.probability, rows.prediction, region)
     return count_accepted(rows.prediction, rows.y, accepted, model.n_classes)
-
-
-def _accuracy(n_accepted, n_wrong):
-    accuracy = np.full(n_accepted.shape, np.nan)
-    np.divide(n_accepted - n_wrong, n_accepted, out=accuracy, where=n_accepted > 0)
-    return accuracy

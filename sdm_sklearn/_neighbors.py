@@ -261,9 +261,10 @@ class ExactNeighbors:
         with np.errstate(over="ignore", invalid="ignore"):
             centred = (queries - self.center) / self.scale
             squared_norm = _squared_norm(centred)
-            augmented = np.column_stack([-2 * centred, np.ones(len(centred))])
+            augmented = np.ones((len(centred), search.shape[1]), search.dtype)
+            np.multiply(centred, -2, out=augmented[:, :-1], casting="same_kind")
             squared = np.matmul(
-                augmented.astype(search.dtype),
+                augmented,
                 search.T,
                 out=spaces.get((len(queries), len(search)), search.dtype),
             )

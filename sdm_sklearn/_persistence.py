@@ -270,8 +270,9 @@ def _rebuild(cls, header, arrays):
     }
     if certified:
         attributes["certify_indices_"] = arrays["certify_indices"]
+        level = estimator._regions_of(models, fitted["alpha"])[1]
         attributes["certificate_"] = estimator._certify(
-            models, regions, fitted["alpha"], classes
+            models, regions, level, fitted["alpha"], classes
         )
     if fitted["feature_names"] is not None:
         attributes["feature_names_in_"] = np.array(

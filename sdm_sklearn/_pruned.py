@@ -38,14 +38,8 @@ class PrunedNeighbors:
 
     Parameters
     ----------
-    support : ndarray of shape (n_support, n_dimensions), dtype=float64
-        Representations of the training points.
-    labels : ndarray of shape (n_support,)
-        True class codes. A code outside 0 to n_classes - 1 only breaks runs.
-    predictions : ndarray of shape (n_support,)
-        Predicted class codes.
-    n_classes : int
-        Number of classes.
+    support, labels, predictions, n_classes
+        As for :class:`~sdm_sklearn._neighbors.ExactNeighbors`.
     index : CandidateIndex, default=None
         Where queries without candidates get them. None starts from the cells alone.
     """
@@ -106,12 +100,8 @@ class PrunedNeighbors:
 
         Parameters
         ----------
-        queries : ndarray of shape (n_queries, n_dimensions), dtype=float64
-            Representations of the queries.
-        predictions : ndarray of shape (n_queries,)
-            Predicted class codes of the queries.
-        own : ndarray of shape (n_queries,), default=None
-            Row of each query in `support`, left out of its own neighbours.
+        queries, predictions, own
+            As for :meth:`ExactNeighbors.query`.
         candidates : ndarray of shape (n_queries, n_candidates), default=None
             Rows of `support` that may be near each query, and -1 for none. They decide
             how long the search takes, and nothing else.

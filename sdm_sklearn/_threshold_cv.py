@@ -29,6 +29,7 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+from . import _validation
 from ._cross_fit import cross_fit, predict_with_confidence
 from ._region import NoRegionWarning
 from ._selective import (
@@ -46,7 +47,6 @@ from ._threshold_rules import (
     recommend,
     tabulate,
 )
-from ._validation import check_labels as refuse_mixed_labels
 from .metrics._checks import check_classes, check_labels
 
 DEFAULT_ALPHAS = (
@@ -276,7 +276,7 @@ class SelectiveThresholdCV(
     def _fit(self, X, y, params):
         alpha, alphas = check_alpha(self.alpha), self._check_alphas()
         X, y = indexable(X, y)
-        refuse_mixed_labels(y)
+        _validation.check_labels(y)
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         if y.dtype == object:

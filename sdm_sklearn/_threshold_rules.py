@@ -128,8 +128,8 @@ def tabulate(alphas, y, codes, accepted, n_classes, confidence_level):
             table[name + suffix] = values
     table["accepted_of_class"] = by_class[0]
     table["accepted_as_class"] = by_prediction[0]
-    table["class_conditional_accuracy"] = _divide(*by_class)
-    table["prediction_conditional_accuracy"] = _divide(*by_prediction)
+    table["class_conditional_accuracy"] = divide(*by_class)
+    table["prediction_conditional_accuracy"] = divide(*by_prediction)
     return table
 
 
@@ -164,7 +164,7 @@ def smallest_accuracy(n_accepted, n_right, confidence_level, owed=False):
     smallest = []
     groups = (filled, stated, filled)
     for values, counted in zip(
-        (_divide(n_accepted, n_right), lower, upper), groups, strict=True
+        (divide(n_accepted, n_right), lower, upper), groups, strict=True
     ):
         worst = np.where(counted, values, np.inf).min(axis=1)
         smallest.append(np.where(none, np.nan, worst))
@@ -216,7 +216,8 @@ def recommend(table, column, target, allowed=True):
     return float(alphas[np.lexsort((alphas, coverage))[-1]])
 
 
-def _divide(n_accepted, n_right):
+def divide(n_accepted, n_right):
+    """Return the accuracy of each group, NaN where nothing is accepted."""
     accuracy = np.full(n_accepted.shape, np.nan)
     np.divide(n_right, n_accepted, out=accuracy, where=n_accepted > 0)
     return accuracy

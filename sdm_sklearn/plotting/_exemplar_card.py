@@ -7,7 +7,13 @@ from sklearn.utils.validation import _num_samples
 
 from .._validation import check_same_kind
 from ..metrics._checks import check_1d, check_length
-from ._signals import explain, measure_signals, unwrap_sdm
+from ._signals import (
+    explain,
+    find_region,
+    find_sdm,
+    measure_signals,
+    unwrap_sdm,
+)
 from ._style import GREY, MIDDLE, PALE, dark, foreground, plain, plain_symlog
 
 # A transformer may round its output in `fit_transform` and `transform` differently, by
@@ -130,7 +136,9 @@ class ExemplarCardDisplay:
             given, or `texts` does not have one entry per row.
         """
         x = _one_row(x, X_train)
-        classifier, signals, region = measure_signals(estimator, x, alpha)
+        classifier, alpha = find_sdm(estimator, alpha)
+        inner = unwrap_sdm(estimator, x)[1]
+        signals = measure_signals(classifier, inner, alpha)
         n_fitted = 1 + max(
             classifier.support_indices_.max(), classifier.calibration_indices_.max()
         )
@@ -147,14 +155,15 @@ class ExemplarCardDisplay:
                 "needed, one for each of y_train."
             )
         _check_labels(classifier, y_train)
-        inner = unwrap_sdm(estimator, x)[1]
         distance, index = classifier.kneighbors(inner, n_neighbors=n_neighbors)
-        exemplars = unwrap_sdm(estimator, _safe_indexing(X_train, index[0]))[1]
-        _check_exemplars(classifier, inner, exemplars, distance[0])
-        of_exemplars, of_calibration = (
-            measure_signals(estimator, _safe_indexing(X_train, rows), alpha)[1]
+        exemplars, calibration = (
+            unwrap_sdm(estimator, _safe_indexing(X_train, rows))[1]
             for rows in (index[0], classifier.calibration_indices_)
         )
+        _check_exemplars(classifier, inner, exemplars, distance[0])
+        of_exemplars = measure_signals(classifier, exemplars, alpha)
+        of_calibration = measure_signals(classifier, calibration, alpha)
+        region = find_region(classifier, alpha)
         same = of_calibration.prediction == signals.prediction[0]
         code = np.searchsorted(classifier.classes_, signals.prediction[0])
         row = Bunch(

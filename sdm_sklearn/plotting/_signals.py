@@ -17,8 +17,8 @@ _USED = (
 )
 
 
-def measure_signals(estimator, X, alpha=None):
-    """Return the SDMClassifier inside `estimator`, its signals of `X` and its region.
+def find_sdm(estimator, alpha=None):
+    """Return the SDMClassifier inside `estimator`, and the alpha to ask it for.
 
     A :class:`~sdm_sklearn.SelectiveThresholdCV` asks at the alpha that it recommends.
 
@@ -27,44 +27,55 @@ def measure_signals(estimator, X, alpha=None):
     estimator : estimator
         Fitted SDMClassifier, bare or inside Pipelines, searches and
         SelectiveThresholdCV.
-    X : array-like of shape (n_samples, n_features)
-        Rows.
     alpha : float, default=None
         Accuracy to ask for. None stands for that of `predict_selective`.
 
     Returns
     -------
     classifier : SDMClassifier
-    signals : Bunch of ndarray of shape (n_samples,)
-    region : Region
+    alpha : float or None
+        None stands for the alpha that it was fitted with.
     """
-    classifier = unwrap(estimator, None)[0]
-    if getattr(classifier, "_accepts_itself", False):  # a SelectiveThresholdCV
-        chosen = classifier._choose(alpha)
-        if np.isnan(chosen):
+    outer = unwrap(estimator, None)[0]
+    if _accepts_for_another(outer):
+        alpha = outer._choose(alpha)
+        if np.isnan(alpha):
             raise ValueError(
-                f"{type(classifier).__name__} knows no alpha that keeps this accuracy, "
+                f"{type(outer).__name__} knows no alpha that keeps this accuracy, "
                 "and rejects every row: there is no region to show. Pass an alpha that "
                 "it reaches, see cv_results_."
             )
-        alpha = chosen
-    classifier, X = unwrap_sdm(estimator, X)
+    classifier = unwrap_sdm(estimator, None)[0]
     if not hasattr(classifier, "signals"):
         raise TypeError(
             f"{type(classifier).__name__} has no signals: pass an SDMClassifier, or a "
             "Pipeline, search, FrozenEstimator or SelectiveThresholdCV around one."
         )
-    signals = classifier.signals(X, alpha=alpha)  # a DataFrame after set_output
-    signals = Bunch(**{name: np.asarray(signals[name]) for name in _USED})
-    return classifier, signals, classifier._find_regions(alpha)[1][0]
+    return classifier, alpha
 
 
 def unwrap_sdm(estimator, X):
     """Return the SDMClassifier inside `estimator`, and `X` as it sees it."""
     classifier, X = unwrap(estimator, X)
-    if getattr(classifier, "_accepts_itself", False):  # a SelectiveThresholdCV
+    if _accepts_for_another(classifier):
         classifier, X = unwrap(classifier.estimator_, X)
     return classifier, X
+
+
+def _accepts_for_another(classifier):
+    """Tell a SelectiveThresholdCV around a selective classifier."""
+    return getattr(classifier, "_accepts_itself", False)
+
+
+def measure_signals(classifier, X, alpha):
+    """Return signals of rows as `classifier` sees them, each of shape (n_samples,)."""
+    signals = classifier.signals(X, alpha=alpha)  # a DataFrame after set_output
+    return Bunch(**{name: np.asarray(signals[name]) for name in _USED})
+
+
+def find_region(classifier, alpha):
+    """Return the region of a fitted SDMClassifier at `alpha`, None for the fitted."""
+    return classifier._find_regions(alpha)[1][0]
 
 
 def explain(row):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ._signals import measure_signals
+from ._signals import find_region, find_sdm, measure_signals, unwrap_sdm
 from ._style import MIDDLE, PALE, dark, get_axes, plain, plain_symlog
 
 # More than any count of neighbours: where the shaded region ends, out of sight.
@@ -99,12 +99,12 @@ class SimilarityDistanceDisplay:
         -------
         display : SimilarityDistanceDisplay
         """
-        measured = [
-            measure_signals(estimator, rows, alpha)
+        classifier, alpha = find_sdm(estimator, alpha)
+        signals = [
+            measure_signals(classifier, unwrap_sdm(estimator, rows)[1], alpha)
             for rows in (X, X_ood)
             if rows is not None
         ]
-        signals = [part[1] for part in measured]
         columns = {
             name: np.concatenate([part[name] for part in signals])
             for name in ("similarity", "distance", "accepted")
@@ -113,7 +113,7 @@ class SimilarityDistanceDisplay:
         display = cls(
             **columns,
             out_of_distribution=np.repeat([False, True][: len(sizes)], sizes),
-            q_min=float(measured[0][2].q_min.min()),
+            q_min=float(find_region(classifier, alpha).q_min.min()),
         )
         return display.plot(ax=ax, **kwargs)
 

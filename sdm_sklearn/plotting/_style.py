@@ -87,6 +87,6 @@ def plain_symlog(ax):
 
 
 def score_predictions(estimator, X):
-    """Return the most probable label of each row, and its probability."""
+    """Return the predicted label of each row, and its probability."""
     codes, confidence = predict_with_confidence(estimator, X)
     return np.asarray(estimator.classes_)[codes], confidence
