@@ -1,5 +1,7 @@
-"""What the benchmarks share: data sets, methods to compare, and their table."""
+"""What the benchmarks share: data sets, methods to compare, kept results, tables."""
 
+import json
+import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +18,7 @@ from sdm_sklearn.metrics import (
     class_conditional_accuracy_score,
     coverage_score,
     prediction_conditional_accuracy_score,
+    worst_conditional_accuracy_score,
 )
 
 PUBLISHED_SCHEDULE = {
@@ -184,6 +187,65 @@ def print_table(rows_of, alpha):
             below = sum(value < alpha for value in answered)
             cells.append(f"{below} of {len(answered)}")
         print(f"{name:28}" + _line(cells))
+
+
+class Results:
+    """Finished runs, kept in a file if there is one, so that none is run again.
+
+    Parameters
+    ----------
+    path : Path or None
+        File with one record a line, in JSON.
+    keys : tuple of str
+        Entries of a record that tell runs apart.
+    """
+
+    def __init__(self, path, keys):
+        self.path = path
+        self.keys = keys
+        self.records = {}
+        if path is not None and path.exists():
+            for line in path.read_text().splitlines():
+                self._know(json.loads(line))
+
+    def get(self, run, *key):
+        """Return the record of a run; make and keep it with `run()` if it is new."""
+        if key not in self.records:
+            record = dict(zip(self.keys, key, strict=True)) | run()
+            self._know(record)
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+        return self.records[key]
+
+    def _know(self, record):
+        self.records[tuple(record[key] for key in self.keys)] = record
+
+
+def timed(run):
+    """Return a run that puts its CPU seconds into its record."""
+
+    def run_with_seconds():
+        start = time.process_time()
+        record = run()
+        return {"cpu": time.process_time() - start} | record
+
+    return run_with_seconds
+
+
+def judge(clf, task, alphas):
+    """Return accepted share and worst conditional accuracy at each alpha, in a row."""
+    row = []
+    for alpha in alphas:
+        with warnings.catch_warnings():
+            # No region, or nothing accepted in a class: shown as numbers.
+            warnings.simplefilter("ignore")
+            signals = clf.signals(task.X_test, alpha=alpha)
+            worst = worst_conditional_accuracy_score(
+                task.y_test, signals.prediction, signals.accepted
+            )
+        row += [signals.accepted.mean(), worst]
+    return row
 
 
 def _line(cells):

@@ -7,12 +7,9 @@ Accepted share on held-out rows, mean over seeds; up to 3000 rows to fit on::
 
 import argparse
 import time
-import warnings
 
 import numpy as np
-from _common import fit_sdm, load
-
-from sdm_sklearn.metrics import worst_conditional_accuracy_score
+from _common import fit_sdm, judge, load
 
 SETS = ("intents", "clinc150-groups", "sentiment", "sentiment-smollm2")
 ALPHAS = (0.8, 0.9)
@@ -60,16 +57,7 @@ def main():
                 clf = fit_sdm(task, ALPHAS[0], seed, **parameters)
                 row = [time.process_time() - started]
                 row.append(clf.score(task.X_test, task.y_test))
-                for alpha in ALPHAS:
-                    with warnings.catch_warnings():
-                        # No region, or nothing accepted in a class: shown as numbers.
-                        warnings.simplefilter("ignore")
-                        signals = clf.signals(task.X_test, alpha=alpha)
-                        worst = worst_conditional_accuracy_score(
-                            task.y_test, signals.prediction, signals.accepted
-                        )
-                    row += [signals.accepted.mean(), worst]
-                rows.append(row)
+                rows.append(row + judge(clf, task, ALPHAS))
             rows = np.array(rows)
             line = f"{variant:24}{np.median(rows[:, 0]):8.1f}{rows[:, 1].mean():10.3f}"
             for i, alpha in enumerate(ALPHAS):

@@ -16,12 +16,12 @@ file when it ends, and one already in there is not run again.
 """
 
 import argparse
-import json
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from _common import SHARED, Task, fit_sdm, load
+from _common import SHARED, Results, Task, fit_sdm, load
 from cleanlab.filter import find_label_issues
 from cleanlab.rank import get_label_quality_scores
 from sklearn.linear_model import LogisticRegression
@@ -86,9 +86,13 @@ def run_seed(name, data, seed, alpha):
             y, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1
         )
         rows[f"cleanlab issues, {method}"] = score(listed, planted)
-    record = {"set": name, "seed": seed, "alpha": alpha, "n": len(y)}
-    record |= {"planted": int(planted.sum()), "share": coverage_score(accepted)}
-    return record | {"planted accepted": float(accepted[planted].mean()), "rows": rows}
+    return {
+        "n": len(y),
+        "planted": int(planted.sum()),
+        "share": coverage_score(accepted),
+        "planted accepted": float(accepted[planted].mean()),
+        "rows": rows,
+    }
 
 
 def score(ranked, planted):
@@ -135,25 +139,16 @@ def main():
     parser.add_argument("--alpha", type=float, default=0.8)
     parser.add_argument("--results", type=Path, help="file to keep finished seeds in")
     arguments = parser.parse_args()
-    known = {}
-    if arguments.results and arguments.results.exists():
-        for line in arguments.results.read_text().splitlines():
-            record = json.loads(line)
-            known[record["set"], record["seed"], record["alpha"]] = record
+    results = Results(arguments.results, ("set", "seed", "alpha"))
     larger = ["sentiment", "clinc150"] if arguments.data else []
     for name in arguments.sets or ["intents", *larger]:
         records = []
         for seed in range(arguments.seeds):
-            key = (name, seed, arguments.alpha)
-            if key not in known:
-                with warnings.catch_warnings():
-                    # Few rows of a class, or no region, are outcomes here.
-                    warnings.simplefilter("ignore")
-                    known[key] = run_seed(name, arguments.data, seed, arguments.alpha)
-                if arguments.results:
-                    with arguments.results.open("a") as file:
-                        file.write(json.dumps(known[key]) + "\n")
-            records.append(known[key])
+            run = partial(run_seed, name, arguments.data, seed, arguments.alpha)
+            with warnings.catch_warnings():
+                # Few rows of a class, or no region, are outcomes here.
+                warnings.simplefilter("ignore")
+                records.append(results.get(run, name, seed, arguments.alpha))
         print_set(records)
 
 

@@ -20,15 +20,14 @@ half. "zero-shot" is the softmax of a language model's logits of No and Yes.
 """
 
 import argparse
-import json
 import math
-import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from _common import Task, decide, fit_sdm, fit_softmax
+from _common import Results, Task, decide, fit_sdm, fit_softmax, timed
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -379,30 +378,17 @@ def main():
     parser.add_argument("--restarts", type=int, default=1)
     parser.add_argument("--results", type=Path, help="file to keep finished seeds in")
     arguments = parser.parse_args()
-    known = {}
-    if arguments.results and arguments.results.exists():
-        for line in arguments.results.read_text().splitlines():
-            record = json.loads(line)
-            known[record["task"], record["seed"], record["restarts"]] = record
+    results = Results(arguments.results, ("task", "seed", "restarts"))
     for name in arguments.tasks:
         for seed in range(arguments.seeds):
-            key = (name, seed, arguments.restarts)
-            if key in known:
-                continue
-            start = time.process_time()
+            run = partial(run_seed, name, arguments.data, seed, arguments.restarts)
             with warnings.catch_warnings():
                 # Accepting nothing is an outcome here.
                 warnings.simplefilter("ignore")
-                record = run_seed(name, arguments.data, seed, arguments.restarts)
-            seconds = time.process_time() - start
-            labels = {"task": name, "seed": seed, "restarts": arguments.restarts}
-            known[key] = labels | {"cpu": seconds} | record
-            if arguments.results:
-                with arguments.results.open("a") as file:
-                    file.write(json.dumps(known[key]) + "\n")
+                results.get(timed(run), name, seed, arguments.restarts)
         seeds = [
-            known[key]
-            for key in sorted(known)
+            record
+            for key, record in sorted(results.records.items())
             if key[0] == name and key[2] == arguments.restarts
         ]
         if seeds:

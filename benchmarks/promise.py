@@ -14,13 +14,13 @@ with thresholds certified in the same way.
 """
 
 import argparse
-import json
-import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _common import Results, timed
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -77,7 +77,7 @@ def load(name, data):
 
 
 def run_split(X, y, X_ood, n_fit, seed, with_softmax):
-    """Return one record per method and alpha."""
+    """Return one record per method and alpha, under "records"."""
     random = np.random.RandomState(seed)
     order = random.permutation(len(X))
     fit, test = order[:n_fit], order[n_fit:]
@@ -104,7 +104,7 @@ def run_split(X, y, X_ood, n_fit, seed, with_softmax):
             records += judge(method, codes, y[test], accepted, accepted_ood, answered)
     if with_softmax:
         records += run_softmax(clf, X[fit], y[fit], X[test], y[test], X_ood)
-    return records
+    return {"records": records}
 
 
 def run_softmax(clf, X_fit, y_fit, X_test, y_test, X_ood):
@@ -208,26 +208,18 @@ def main():
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--results", type=Path, help="file to keep finished splits in")
     arguments = parser.parse_args()
-    known = {}
-    if arguments.results and arguments.results.exists():
-        for line in arguments.results.read_text().splitlines():
-            record = json.loads(line)
-            known[record["set"], record["seed"]] = record["records"]
+    results = Results(arguments.results, ("set", "seed"))
     for name in arguments.sets:
         X, y, X_ood = load(name, arguments.data)
         n_fit = SETS[name][2]
         for seed in range(arguments.splits):
-            if (name, seed) in known:
-                continue
-            start = time.process_time()
-            records = run_split(X, y, X_ood, n_fit, seed, name != "clinc150")
-            seconds = time.process_time() - start
-            known[name, seed] = records
-            if arguments.results:
-                line = {"set": name, "seed": seed, "cpu": seconds, "records": records}
-                with arguments.results.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-        splits = [known[key] for key in sorted(known) if key[0] == name]
+            run = partial(run_split, X, y, X_ood, n_fit, seed, name != "clinc150")
+            results.get(timed(run), name, seed)
+        splits = [
+            record["records"]
+            for key, record in sorted(results.records.items())
+            if key[0] == name
+        ]
         if splits:
             print_table(name, splits, n_fit, len(X) - n_fit)
 

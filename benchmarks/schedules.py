@@ -8,13 +8,10 @@ calibrate on, one restart each, in turn::
 
 import argparse
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
-from _common import PUBLISHED_SCHEDULE, Task, fit_sdm
-
-from sdm_sklearn.metrics import worst_conditional_accuracy_score
+from _common import PUBLISHED_SCHEDULE, Task, fit_sdm, judge
 
 ALPHAS = (0.8, 0.9, 0.95)
 
@@ -44,17 +41,8 @@ def main():
             started = time.process_time()
             clf = fit_sdm(task, 0.9, seed, n_restarts=1, **schedule)
             seconds[name].append(time.process_time() - started)
-            row = [clf.score(task.X_test, task.y_test)]
-            for alpha in ALPHAS:
-                with warnings.catch_warnings():
-                    # No region, or nothing accepted: shown as numbers.
-                    warnings.simplefilter("ignore")
-                    signals = clf.signals(task.X_test, alpha=alpha)
-                    worst = worst_conditional_accuracy_score(
-                        task.y_test, signals.prediction, signals.accepted
-                    )
-                row += [signals.accepted.mean(), worst]
-            results[name].append(row)
+            accuracy = clf.score(task.X_test, task.y_test)
+            results[name].append([accuracy, *judge(clf, task, ALPHAS)])
     print(f"{arguments.set}, {arguments.seeds} seeds, 1500 + 1500 rows, one restart")
     heads = "".join(
         f"{f'share {a:g}':>12}{f'worst {a:g}':>12}{'below':>7}" for a in ALPHAS

@@ -10,10 +10,10 @@ written to that file when it ends, and one already in there is not run again.
 """
 
 import argparse
-import json
+from functools import partial
 from pathlib import Path
 
-from _common import SHARED, compare, load, print_table, summarize
+from _common import SHARED, Results, compare, load, print_table, summarize
 
 
 def run_seed(name, data, seed, alpha):
@@ -21,9 +21,6 @@ def run_seed(name, data, seed, alpha):
     task = load(name, data, seed)
     outcomes, clf = compare(task, alpha, seed)
     return {
-        "set": name,
-        "seed": seed,
-        "alpha": alpha,
         "sizes": [len(task.X_fit), len(task.X_test), len(task.X_ood)],
         "attainable": clf.alpha_found_,
         "rows": {
@@ -40,21 +37,12 @@ def main():
     parser.add_argument("--alpha", type=float, default=0.9)
     parser.add_argument("--results", type=Path, help="file to keep finished seeds in")
     arguments = parser.parse_args()
-    known = {}
-    if arguments.results and arguments.results.exists():
-        for line in arguments.results.read_text().splitlines():
-            record = json.loads(line)
-            known[record["set"], record["seed"], record["alpha"]] = record
+    results = Results(arguments.results, ("set", "seed", "alpha"))
     for name in arguments.sets or ["intents", *(SHARED if arguments.data else [])]:
         records = []
         for seed in range(arguments.seeds):
-            key = (name, seed, arguments.alpha)
-            if key not in known:
-                known[key] = run_seed(name, arguments.data, seed, arguments.alpha)
-                if arguments.results:
-                    with arguments.results.open("a") as file:
-                        file.write(json.dumps(known[key]) + "\n")
-            records.append(known[key])
+            run = partial(run_seed, name, arguments.data, seed, arguments.alpha)
+            records.append(results.get(run, name, seed, arguments.alpha))
         n_fit, n_test, n_ood = records[0]["sizes"]
         print(
             f"\n{name}: {n_fit} rows to fit on, {n_test} to test on, {n_ood} OOD; "
