@@ -20,6 +20,20 @@ def make_blobs(n=300, n_features=12, n_classes=2, separation=6.0, seed=0):
     return centers[y] + random.randn(n, n_features), y
 
 
+def fast(**parameters):
+    """An unfitted classifier that trains in a moment."""
+    from sdm_sklearn import SDMClassifier
+
+    defaults = {
+        "alpha": 0.9,
+        "n_filters": 16,
+        "n_restarts": 1,
+        "max_epochs": 15,
+        "random_state": 0,
+    }
+    return SDMClassifier(**(defaults | parameters))
+
+
 @pytest.fixture
 def blobs():
     return make_blobs()

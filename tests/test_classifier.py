@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 
 import sdm_sklearn
 from sdm_sklearn import NoRegionWarning, SDMClassifier, predict_selective
-from tests.conftest import make_blobs
+from tests.conftest import fast, make_blobs
 
 # Where a region is expected, tests ask for accepted rows; the warning's own tests come
 # with pytest.warns.
@@ -48,17 +48,6 @@ METHODS = [
     "transform",
     "kneighbors",
 ]
-
-
-def fast(**parameters):
-    defaults = {
-        "alpha": 0.9,
-        "n_filters": 16,
-        "n_restarts": 1,
-        "max_epochs": 15,
-        "random_state": 0,
-    }
-    return SDMClassifier(**(defaults | parameters))
 
 
 # Predictions --------------------------------------------------------------------------

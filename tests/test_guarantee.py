@@ -19,18 +19,7 @@ from sdm_sklearn import (
     predict_selective,
 )
 from sdm_sklearn._evidence import count_accepted
-from tests.conftest import make_blobs
-
-
-def fast(**parameters):
-    defaults = {
-        "alpha": 0.9,
-        "n_filters": 16,
-        "n_restarts": 1,
-        "max_epochs": 15,
-        "random_state": 0,
-    }
-    return SDMClassifier(**(defaults | parameters))
+from tests.conftest import fast, make_blobs
 
 
 def certified(**parameters):
