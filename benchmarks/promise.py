@@ -40,6 +40,7 @@ SETS = {
     "sentiment-smollm2": ("sentiment_smollm2", "sentiment_ood_smollm2", 1500),
     "factcheck": ("factcheck_minilm", "factcheck_shuffled_minilm", 4000),
     "factcheck-smollm2": ("factcheck_smollm2", "factcheck_shuffled_smollm2", 4000),
+    "civil": ("civil_comments_ambiguous_minilm", "sentiment_ood_minilm", 750),
     "clinc150": ("clinc150_minilm", None, 15000),
 }
 N_OOD = 1200
