@@ -21,16 +21,11 @@ from sdm_sklearn._threads import map_in_threads
 
 _logger = logging.getLogger("sdm_sklearn")
 
-# Leading principal axes; one more holds the length of the rest. A multiple of 4 in all.
-_N_AXES = 11
-_CELL_POINTS = 64
-# Queries for each task of a thread.
-_TASK_QUERIES = 1024
+# Blocks of queries for each task of a thread.
+_TASK_BLOCKS = 32
 # In search units, in which exemplars have length 1 at most. Beyond it float32 tells
 # exemplars no longer apart, and exact search answers.
 _TOO_FAR = 1e4
-# Stands for infinity where the compiler may assume that there is none.
-_FAR = 1e17
 
 
 class PrunedNeighbors:
@@ -63,32 +58,31 @@ class PrunedNeighbors:
         axes = np.linalg.eigh(centred.T @ centred)[1]
         self._axes = np.ascontiguousarray(axes[:, ::-1])
         rotated = centred @ self._axes
-        leading = _leading_axes(rotated)
-        cells = [
-            cell
-            for begin, end in zip(exact.starts[:-1], exact.starts[1:], strict=True)
-            for cell in split_points(leading, np.arange(begin, end), _CELL_POINTS)
-        ]
-        sizes = np.array([len(cell) for cell in cells])
-        begin = np.append(0, np.cumsum(sizes))
-        flat = np.concatenate(cells)
-        members = np.full((len(cells), _CELL_POINTS), -1)
-        members[np.arange(_CELL_POINTS) < sizes[:, None]] = flat
-        by_cell = leading[members].transpose(0, 2, 1)
-        by_cell = np.where(members[:, None] >= 0, by_cell, np.float32(_FAR))
-        rows = exact.order
+        kernel = load_kernel()
+        leading = _leading_axes(rotated, kernel.N_LEADING)
+        # From here on points stand cell by cell, within the same groups.
+        position, begin = kernel.split_points(
+            leading, np.arange(len(leading)), exact.starts, kernel.N_MEMBERS
+        )
+        self._place = np.empty_like(position)
+        self._place[position] = np.arange(len(position))
+        # Where a cell has no more points its last one is repeated.
+        member = begin[:-1, None] + np.arange(kernel.N_MEMBERS)
+        cells = leading[position[np.minimum(member, begin[1:, None] - 1)]]
+        rows, row = exact.order, exact._begin[position]
         self._arrays = {
             "points": exact.points,
-            "rotated": rotated.astype(np.float32),
-            "counts": exact.counts,
-            "first_row": rows[exact._begin],
-            "second_row": rows[np.minimum(exact._begin + 1, len(rows) - 1)],
+            "position": position,
+            "rotated": rotated.astype(np.float32)[position],
+            "counts": exact.counts[position],
+            "first_row": rows[row],
+            "second_row": rows[np.minimum(row + 1, len(rows) - 1)],
             "starts": exact.starts,
             "cell_starts": np.searchsorted(begin, exact.starts),
-            "members": members,
-            "leading": np.ascontiguousarray(by_cell),
-            "low": _columns(np.minimum.reduceat(leading[flat], begin[:-1])),
-            "high": _columns(np.maximum.reduceat(leading[flat], begin[:-1])),
+            "begin": begin,
+            "leading": _columns(cells).reshape(len(cells), -1),
+            "low": _columns(cells.min(axis=1)),
+            "high": _columns(cells.max(axis=1)),
             "scale": float(exact.scale**2),
             # m + 16 roundings of eps, twice as many as there are.
             "relative": 2 * (centred.shape[1] + 16) * float(np.finfo(np.float32).eps),
@@ -122,20 +116,22 @@ class PrunedNeighbors:
         if n_queries == 0:
             return np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64)
         rotated = centred @ self._axes
-        leading = _leading_axes(rotated)
+        kernel = load_kernel()
+        leading = _leading_axes(rotated, kernel.N_LEADING)
         point = np.full(n_queries, -1)
         left_out = itself = point
         if own is not None:
-            point = exact._point_of[own]
+            point = self._place[exact._point_of[own]]
             itself = np.where(self._arrays["first_row"][point] == own, point, -1)
-            left_out = np.where(exact.counts[point] == 1, point, -1)
+            left_out = np.where(self._arrays["counts"][point] == 1, point, -1)
         if candidates is None and self.index is not None:
             candidates = self.index.find(queries)
         if candidates is None:
             candidates = np.empty((n_queries, 0), dtype=np.int64)
         else:
             found = (candidates >= 0) & (candidates < len(exact.order))
-            candidates = np.where(found, exact._point_of[candidates * found], -1)
+            places = self._place[exact._point_of[candidates * found]]
+            candidates = np.where(found, places, -1)
         asked = {
             "points": np.ascontiguousarray(queries, dtype=np.float64),
             "rotated": rotated.astype(np.float32),
@@ -155,9 +151,10 @@ class PrunedNeighbors:
             "extender": np.full(n_queries, -1),
             "near": np.full(n_queries, np.inf),
         }
-        order = np.concatenate(split_points(leading, np.arange(n_queries), 16))
-        order = order[np.argsort(predictions[order], kind="stable")]
-        _run(self._arrays, asked, order, candidates, answers)
+        order = np.argsort(predictions, kind="stable")
+        starts = np.flatnonzero(np.diff(predictions[order], prepend=-1, append=-1))
+        blocks = kernel.split_points(leading, order, starts, kernel.N_BLOCK)
+        _run(self._arrays, asked, *blocks, candidates, answers)
         return answers["similarity"], *self._nearest(asked, answers)
 
     def _nearest(self, asked, answers):
@@ -198,18 +195,18 @@ class PrunedNeighbors:
         return self.exact.kneighbors(queries, n_neighbors, own)
 
 
-def _run(index, asked, order, candidates, answers):
+def _run(index, asked, order, blocks, candidates, answers):
     """Answer the queries in tasks, one a thread."""
     kernel = load_kernel()
     arguments = kernel.Index(**index), kernel.Queries(**asked)
     answers = kernel.Answers(**answers)
     tasks = [
-        order[start : start + _TASK_QUERIES]
-        for start in range(0, len(order), _TASK_QUERIES)
+        blocks[start : start + _TASK_BLOCKS + 1]
+        for start in range(0, len(blocks) - 1, _TASK_BLOCKS)
     ]
 
     def run(task):
-        kernel.search(*arguments, task, candidates, answers)
+        kernel.search(*arguments, order, task, candidates, answers)
 
     map_in_threads(run, tasks)
 
@@ -228,9 +225,10 @@ def load_kernel():
     return _pruned_kernel
 
 
-def _leading_axes(rotated):
-    leading = np.zeros((len(rotated), _N_AXES + 1), dtype=np.float32)
-    n_axes = min(_N_AXES, rotated.shape[1])
+def _leading_axes(rotated, n_leading):
+    """The coordinates along the leading axes, and the length of the rest."""
+    leading = np.zeros((len(rotated), n_leading), dtype=np.float32)
+    n_axes = min(n_leading - 1, rotated.shape[1])
     leading[:, :n_axes] = rotated[:, :n_axes]
     # The lengths of the rest differ by no more than the points do.
     leading[:, n_axes] = np.sqrt(_squared_norm(rotated[:, n_axes:]))
@@ -238,7 +236,7 @@ def _leading_axes(rotated):
 
 
 def _columns(values):
-    return np.ascontiguousarray(values.T)
+    return np.ascontiguousarray(values.swapaxes(-2, -1))
 
 
 def sum_tree(n):
@@ -270,34 +268,3 @@ def sum_tree(n):
 
     visit(0, n)
     return {"ends": np.array(ends), "merges": np.array(merges)}
-
-
-def split_points(values, rows, size):
-    """Cut rows of near values into parts of at most `size`, half by half.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_samples, n_axes)
-        Coordinates.
-    rows : ndarray of int
-        Rows to cut.
-    size : int
-        Largest size of a part; all but few have it.
-
-    Returns
-    -------
-    parts : list of ndarray
-    """
-    parts, stack = [], [rows]
-    while stack:
-        rows = stack.pop()
-        if len(rows) <= size:
-            if len(rows):
-                parts.append(rows)
-            continue
-        part = values[rows]
-        axis = np.argmax(part.var(axis=0))
-        half = -(-len(rows) // (2 * size)) * size
-        order = np.argpartition(part[:, axis], half)
-        stack += [rows[order[half:]], rows[order[:half]]]
-    return parts

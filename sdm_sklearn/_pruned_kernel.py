@@ -5,26 +5,34 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-# Queries that are answered together: a cell's points stay in the processor's cache.
-_BLOCK = 32
-# Points listed for a query before they are measured.
-_CAPACITY = 4096
+# What the compiler knows to be constant it turns into straight vector instructions.
+# Coordinates of a point by which it may be ruled out.
+N_LEADING = 12
+# Points of a cell.
+N_MEMBERS = 16
+# Queries that are answered together.
+N_BLOCK = 32
+# Cells near a block whose points are tried first, to begin with a small radius.
+_N_FIRST = 16
+# Cells that all queries of a block visit in turn: they stay in the processor's cache.
+_N_VISITED = 32
 
 
 class Index(NamedTuple):
-    """Points, and the cells that they lie in."""
+    """Points in the order of the cells that they lie in, and the cells."""
 
-    points: np.ndarray  # (n_points, n_axes)
+    points: np.ndarray  # (n_points, n_axes), in the order of exact search
+    position: np.ndarray  # (n_points,) of each point among these
     rotated: np.ndarray  # (n_points, n_axes), float32, search units
     counts: np.ndarray  # (n_points,) rows that are copies of the point
     first_row: np.ndarray  # (n_points,)
     second_row: np.ndarray  # (n_points,) for the point that the query is itself
     starts: np.ndarray  # (n_classes + 2,) first point of each group
     cell_starts: np.ndarray  # (n_classes + 2,) first cell of each group
-    members: np.ndarray  # (n_cells, n_members), -1 where there is none
-    leading: np.ndarray  # (n_cells, n_leading, n_members), float32
-    low: np.ndarray  # (n_leading, n_cells), float32
-    high: np.ndarray  # (n_leading, n_cells), float32
+    begin: np.ndarray  # (n_cells + 1,) first point of each cell
+    leading: np.ndarray  # (n_cells, N_LEADING * N_MEMBERS), float32, axis by axis
+    low: np.ndarray  # (N_LEADING, n_cells), float32, the box around each cell
+    high: np.ndarray  # (N_LEADING, n_cells), float32
     scale: float  # squared length of a search unit
     relative: float  # relative rounding error of a squared distance in float32
     ends: np.ndarray  # see `_measure`
@@ -36,7 +44,7 @@ class Queries(NamedTuple):
 
     points: np.ndarray  # (n_queries, n_axes)
     rotated: np.ndarray  # (n_queries, n_axes), float32, search units
-    leading: np.ndarray  # (n_queries, n_leading), float32
+    leading: np.ndarray  # (n_queries, N_LEADING), float32
     codes: np.ndarray  # (n_queries,) predicted classes
     own: np.ndarray  # (n_queries,) point that the query itself is, or -1
     left_out: np.ndarray  # (n_queries,) the same unless it has copies
@@ -124,30 +132,14 @@ def _measure32(a, b):
 
 
 @_compile(fastmath=True)
-def _bound_cells(a, low, high, bound):
-    """Squared distances of a query to the boxes of all cells."""
+def _bound_cells(a_low, a_high, low, high, bound):
+    """Squared distances of a box, which may be a point, to the boxes of cells."""
     bound[:] = 0
-    for j in range(len(a)):
-        x, left, right = a[j], low[j], high[j]
+    for j in range(N_LEADING):
+        x, y, left, right = a_low[j], a_high[j], low[j], high[j]
         for k in range(len(bound)):
-            gap = max(left[k] - x, np.float32(0)) + max(x - right[k], np.float32(0))
+            gap = max(left[k] - y, np.float32(0)) + max(x - right[k], np.float32(0))
             bound[k] += gap * gap
-
-
-@_compile(fastmath=True)
-def _bound_members(a, cell, limit, bound):
-    """Bound the distances to a cell's points; return how many are in reach."""
-    bound[:] = 0
-    for j in range(0, len(a), 4):
-        x0, x1, x2, x3 = a[j], a[j + 1], a[j + 2], a[j + 3]
-        c0, c1, c2, c3 = cell[j], cell[j + 1], cell[j + 2], cell[j + 3]
-        for k in range(len(bound)):
-            g0, g1, g2, g3 = c0[k] - x0, c1[k] - x1, c2[k] - x2, c3[k] - x3
-            bound[k] += (g0 * g0 + g1 * g1) + (g2 * g2 + g3 * g3)
-    n_within = np.int32(0)
-    for k in range(len(bound)):
-        n_within += np.int32(bound[k] <= limit)
-    return n_within
 
 
 @_compile()
@@ -168,63 +160,39 @@ def _comes_first(index, point, other, itself):
 
 
 @_compile()
-def search(index, queries, order, candidates, answers):
-    """Fill in the answers to the queries in `order`, near ones side by side.
+def search(index, queries, order, blocks, candidates, answers):
+    """Fill in the answers to blocks of near queries of the same predicted class.
 
-    `candidates` are points, or -1, tried first as breakers.
+    `blocks` are the places in `order` where a block begins, and where the last one
+    ends. `candidates` are points, or -1, tried first as breakers.
     """
-    n_cells = len(index.members)
-    bounds = np.empty((n_cells, _BLOCK), dtype=np.float32)
-    limits = np.empty(_BLOCK, dtype=np.float32)
-    own_cells = np.empty((_BLOCK, 2), dtype=np.int64)
-    found = np.empty((_BLOCK, _CAPACITY), dtype=np.int64)
-    n_found = np.zeros(_BLOCK, dtype=np.int64)
-    bound = np.empty(n_cells, dtype=np.float32)
+    bound = np.empty(index.low.shape[1], dtype=np.float32)
+    limits = np.empty(N_BLOCK, dtype=np.float32)
+    near = np.empty(max(_N_FIRST, _N_VISITED) * N_MEMBERS, dtype=np.int64)
     previous = np.full(1, -1)
-    for begin in range(0, len(order), _BLOCK):
-        block = order[begin : begin + _BLOCK]
+    for begin, end in zip(blocks[:-1], blocks[1:]):
+        block = order[begin:end]
         leading = queries.leading[block]
+        low, high = _box(leading)
+        code = queries.codes[block[0]]
+        own = range(index.cell_starts[code], index.cell_starts[code + 1])
+        middle = (low + high) / np.float32(2)
+        _bound_cells(middle, middle, index.low, index.high, bound)
+        first = _list_nearest_others(bound, own)
         for t, i in enumerate(block):
-            code = queries.codes[i]
-            own_cells[t] = index.cell_starts[code : code + 2]
-            _bound_cells(leading[t], index.low, index.high, bound)
-            bounds[:, t] = bound
             _try_breakers(index, queries, i, candidates[i], answers)
             _try_breakers(index, queries, i, previous, answers)
-            k = _nearest_other(own_cells[t], bound)
-            if k >= 0:
-                _try_breakers(index, queries, i, index.members[k], answers)
+            limit = _limit(answers.radius[i], queries.delta[i], index)
+            found = _collect(first, leading[t], limit, index.begin, index.leading, near)
+            _try_breakers(index, queries, i, found, answers)
             limits[t] = _limit(answers.radius[i], queries.delta[i], index)
             previous[0] = answers.breaker[i]
-        for inside in (False, True):
-            k, last = 0, n_cells
-            if inside:
-                k = own_cells[: len(block), 0].min()
-                last = own_cells[: len(block), 1].max()
-            while k < last:
-                k = _collect(
-                    k,
-                    last,
-                    inside,
-                    own_cells,
-                    leading,
-                    bounds,
-                    limits,
-                    index.leading,
-                    index.members,
-                    found,
-                    n_found,
-                )
-                for t, i in enumerate(block):
-                    near = found[t, : n_found[t]]
-                    if inside:
-                        _count_extenders(index, queries, i, near, limits[t], answers)
-                    else:
-                        _try_breakers(index, queries, i, near, answers)
-                        limits[t] = _limit(answers.radius[i], queries.delta[i], index)
-                n_found[:] = 0
+        _bound_cells(low, high, index.low, index.high, bound)
+        bound[first] = np.inf  # have been visited
+        _visit(index, queries, block, leading, limits, bound, own, False, near, answers)
+        _visit(index, queries, block, leading, limits, bound, own, True, near, answers)
         for i in block:
-            point, code = queries.own[i], queries.codes[i]
+            point = queries.own[i]
             if (
                 index.starts[code] <= point < index.starts[code + 1]
                 and point != queries.left_out[i]
@@ -234,56 +202,158 @@ def search(index, queries, order, candidates, answers):
 
 
 @_compile()
-def _collect(
-    start,
-    last,
-    inside,
-    own_cells,
-    leading,
-    bounds,
-    limits,
-    cells,
-    members,
-    found,
-    n_found,
-):
-    """List the points in reach of each query, cell by cell from `start` to `last`.
-
-    Either the cells of the query's own group or all others. Returns the cell to go on
-    with when a list is full.
-    """
-    n_members = members.shape[1]
-    within = np.empty(n_members, dtype=np.float32)
-    for k in range(start, last):
-        for t in range(len(leading)):
-            if bounds[k, t] > limits[t]:
+def _visit(index, queries, block, leading, limits, bound, own, inside, near, answers):
+    """Try all breakers in reach, or else count the extenders inside the radius."""
+    cells = _list_in_reach(bound, limits[: len(block)].max(), own, inside)
+    low, high = _take(index.low, cells), _take(index.high, cells)
+    bounds = np.empty((len(block), len(cells)), dtype=np.float32)
+    for t in range(len(block)):
+        _bound_cells(leading[t], leading[t], low, high, bounds[t])
+    visited = np.empty(_N_VISITED, dtype=np.int64)
+    for start in range(0, len(cells), _N_VISITED):
+        stop = min(start + _N_VISITED, len(cells))
+        for t, i in enumerate(block):
+            n = 0
+            for k in range(start, stop):
+                # Without a branch, which could not be foretold.
+                visited[n] = cells[k]
+                n += np.int64(bounds[t, k] <= limits[t])
+            found = _collect(
+                visited[:n], leading[t], limits[t], index.begin, index.leading, near
+            )
+            if len(found) == 0:
                 continue
-            if inside != (own_cells[t, 0] <= k < own_cells[t, 1]):
-                continue
-            if not _bound_members(leading[t], cells[k], limits[t], within):
-                continue
-            n = n_found[t]
-            for member in range(n_members):
-                if within[member] <= limits[t] and members[k, member] >= 0:
-                    found[t, n] = members[k, member]
-                    n += 1
-            n_found[t] = n
-        for t in range(len(leading)):
-            if n_found[t] > found.shape[1] - n_members:
-                return k + 1
-    return last
+            if inside:
+                _count_extenders(index, queries, i, found, limits[t], answers)
+            else:
+                _try_breakers(index, queries, i, found, answers)
+                limits[t] = _limit(answers.radius[i], queries.delta[i], index)
 
 
 @_compile()
-def _nearest_other(own_cells, bound):
-    """The nearest cell of breakers, -1 if there is none."""
-    nearest = -1
+def _box(values):
+    """The least and the greatest coordinates of some rows."""
+    low, high = values[0].copy(), values[0].copy()
+    for row in values:
+        for j in range(len(row)):
+            low[j] = min(low[j], row[j])
+            high[j] = max(high[j], row[j])
+    return low, high
+
+
+@_compile()
+def _take(values, columns):
+    """Copy some columns."""
+    taken = np.empty((len(values), len(columns)), dtype=values.dtype)
+    for j in range(len(values)):
+        for k in range(len(columns)):
+            taken[j, k] = values[j, columns[k]]
+    return taken
+
+
+@_compile()
+def _list_nearest_others(bound, own):
+    """List the nearest cells outside an own group, nearest first."""
+    nearest = np.empty(_N_FIRST, dtype=np.int64)
+    n = 0
     for k in range(len(bound)):
-        if not own_cells[0] <= k < own_cells[1] and (
-            nearest < 0 or bound[k] < bound[nearest]
-        ):
-            nearest = k
-    return nearest
+        if k in own or (n == _N_FIRST and bound[k] >= bound[nearest[n - 1]]):
+            continue
+        n = min(n + 1, _N_FIRST)
+        place = n - 1
+        while place > 0 and bound[k] < bound[nearest[place - 1]]:
+            nearest[place] = nearest[place - 1]
+            place -= 1
+        nearest[place] = k
+    return nearest[:n]
+
+
+@_compile()
+def _list_in_reach(bound, limit, own, inside):
+    """List the cells within a bound, either the own group's or all others."""
+    cells = np.empty(len(bound), dtype=np.int64)
+    n = 0
+    for k in range(len(bound)):
+        if bound[k] <= limit and inside == (k in own):
+            cells[n] = k
+            n += 1
+    return cells[:n]
+
+
+@_compile(fastmath=True)
+def _collect(visited, a, limit, begin, leading, near):
+    """List the points of some cells that are in reach along the leading axes."""
+    # Not the constant: a loop whose length the compiler knows is unrolled before it
+    # can become vector instructions.
+    n_members = leading.shape[1] // N_LEADING
+    bound = np.empty(n_members, dtype=np.float32)
+    n = 0
+    for k in visited:
+        for member in range(n_members):
+            total = np.float32(0)
+            for j in range(N_LEADING):
+                gap = leading[k, j * N_MEMBERS + member] - a[j]
+                total += gap * gap
+            bound[member] = total
+        for member in range(begin[k + 1] - begin[k]):
+            if bound[member] <= limit:
+                near[n] = begin[k] + member
+                n += 1
+    return near[:n]
+
+
+@_compile()
+def split_points(values, rows, starts, size):
+    """Cut groups of rows into parts of near values, half by half.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_samples, n_axes), dtype=float32
+        Coordinates.
+    rows : ndarray of int
+        Rows to cut, group by group.
+    starts : ndarray of int
+        Where in `rows` each group begins, and where the last one ends.
+    size : int
+        Largest size of a part; all but few have it.
+
+    Returns
+    -------
+    rows : ndarray of int
+        Part by part.
+    begin : ndarray of int
+        Where in `rows` each part begins, and where the last one ends.
+    """
+    rows = rows.copy()
+    begin = [0]
+    for group in range(len(starts) - 1):
+        stack = [(starts[group], starts[group + 1])]
+        while len(stack) > 0:
+            first, last = stack.pop()
+            if last - first <= size:
+                if last > first:
+                    begin.append(last)
+                continue
+            part = rows[first:last]
+            keys = values[part, _widest_axis(values, part)]
+            half = -(-(last - first) // (2 * size)) * size
+            rows[first:last] = part[np.argpartition(keys, half)]
+            stack.append((first + half, last))
+            stack.append((first, first + half))
+    return rows, np.array(begin)
+
+
+@_compile()
+def _widest_axis(values, rows):
+    """The axis along which rows vary most."""
+    total, squares = np.zeros((2, values.shape[1]))
+    shift = values[rows[0]]
+    for row in rows:
+        for j in range(len(total)):
+            value = np.float64(values[row, j] - shift[j])
+            total[j] += value
+            squares[j] += value * value
+    return np.argmax(squares - total * total / len(rows))
 
 
 @_compile()
@@ -300,7 +370,8 @@ def _try_breakers(index, queries, i, tried, answers):
             continue
         if _measure32(rotated, points_rotated[b]) > limit:
             continue
-        squared = _measure(a, points[b], zero, index.ends, index.merges)
+        point = index.position[b]
+        squared = _measure(a, points[point], zero, index.ends, index.merges)
         if squared < radius or (
             squared == radius and _comes_first(index, b, breaker, itself)
         ):
@@ -331,7 +402,8 @@ def _count_extenders(index, queries, i, near, limit, answers):
             count += counts[b]
             if rough > near_limit:
                 continue
-        squared = _measure(a, points[b], zero, index.ends, index.merges)
+        point = index.position[b]
+        squared = _measure(a, points[point], zero, index.ends, index.merges)
         if rough >= sure and squared < radius:
             count += counts[b]
         if squared < nearest or (
