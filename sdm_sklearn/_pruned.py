@@ -21,8 +21,9 @@ from sdm_sklearn._threads import map_in_threads
 
 _logger = logging.getLogger("sdm_sklearn")
 
-# Blocks of queries for each task of a thread.
-_TASK_BLOCKS = 32
+# Queries for each task of a thread, and of them those that reach about the same cells.
+_TASK_QUERIES = 1024
+_NEAR_QUERIES = 16
 # In search units, in which exemplars have length 1 at most. Beyond it float32 tells
 # exemplars no longer apart, and exact search answers.
 _TOO_FAR = 1e4
@@ -153,8 +154,8 @@ class PrunedNeighbors:
         }
         order = np.argsort(predictions, kind="stable")
         starts = np.flatnonzero(np.diff(predictions[order], prepend=-1, append=-1))
-        blocks = kernel.split_points(leading, order, starts, kernel.N_BLOCK)
-        _run(self._arrays, asked, *blocks, candidates, answers)
+        order = kernel.split_points(leading, order, starts, _NEAR_QUERIES)[0]
+        _run(self._arrays, asked, order, candidates, answers)
         return answers["similarity"], *self._nearest(asked, answers)
 
     def _nearest(self, asked, answers):
@@ -195,18 +196,18 @@ class PrunedNeighbors:
         return self.exact.kneighbors(queries, n_neighbors, own)
 
 
-def _run(index, asked, order, blocks, candidates, answers):
+def _run(index, asked, order, candidates, answers):
     """Answer the queries in tasks, one a thread."""
     kernel = load_kernel()
     arguments = kernel.Index(**index), kernel.Queries(**asked)
     answers = kernel.Answers(**answers)
     tasks = [
-        blocks[start : start + _TASK_BLOCKS + 1]
-        for start in range(0, len(blocks) - 1, _TASK_BLOCKS)
+        order[start : start + _TASK_QUERIES]
+        for start in range(0, len(order), _TASK_QUERIES)
     ]
 
     def run(task):
-        kernel.search(*arguments, order, task, candidates, answers)
+        kernel.search(*arguments, task, candidates, answers)
 
     map_in_threads(run, tasks)
 

@@ -9,13 +9,9 @@ import numpy as np
 # Coordinates of a point by which it may be ruled out.
 N_LEADING = 12
 # Points of a cell.
-N_MEMBERS = 16
-# Queries that are answered together.
-N_BLOCK = 32
-# Cells near a block whose points are tried first, to begin with a small radius.
-_N_FIRST = 16
-# Cells that all queries of a block visit in turn: they stay in the processor's cache.
-_N_VISITED = 32
+N_MEMBERS = 32
+# Cells whose points are tried first, to begin with a small radius.
+_N_FIRST = 4
 
 
 class Index(NamedTuple):
@@ -132,13 +128,13 @@ def _measure32(a, b):
 
 
 @_compile(fastmath=True)
-def _bound_cells(a_low, a_high, low, high, bound):
-    """Squared distances of a box, which may be a point, to the boxes of cells."""
+def _bound_cells(a, low, high, bound):
+    """Squared distances of a query to the boxes of all cells."""
     bound[:] = 0
     for j in range(N_LEADING):
-        x, y, left, right = a_low[j], a_high[j], low[j], high[j]
+        x, left, right = a[j], low[j], high[j]
         for k in range(len(bound)):
-            gap = max(left[k] - y, np.float32(0)) + max(x - right[k], np.float32(0))
+            gap = max(left[k] - x, np.float32(0)) + max(x - right[k], np.float32(0))
             bound[k] += gap * gap
 
 
@@ -160,146 +156,99 @@ def _comes_first(index, point, other, itself):
 
 
 @_compile()
-def search(index, queries, order, blocks, candidates, answers):
-    """Fill in the answers to blocks of near queries of the same predicted class.
+def search(index, queries, order, candidates, answers):
+    """Fill in the answers to the queries in `order`.
 
-    `blocks` are the places in `order` where a block begins, and where the last one
-    ends. `candidates` are points, or -1, tried first as breakers.
+    Best near ones follow each other: they reach the same cells, which stay in the
+    processor's cache. `candidates` are points, or -1, tried first as breakers.
     """
-    bound = np.empty(index.low.shape[1], dtype=np.float32)
-    limits = np.empty(N_BLOCK, dtype=np.float32)
-    near = np.empty(max(_N_FIRST, _N_VISITED) * N_MEMBERS, dtype=np.int64)
+    n_cells = index.low.shape[1]
+    bound = np.empty(n_cells, dtype=np.float32)
+    cells = np.empty(n_cells, dtype=np.int64)
+    within = np.empty(N_MEMBERS, dtype=np.float32)
+    near = np.empty(n_cells * N_MEMBERS, dtype=np.int64)
     previous = np.full(1, -1)
-    for begin, end in zip(blocks[:-1], blocks[1:]):
-        block = order[begin:end]
-        leading = queries.leading[block]
-        low, high = _box(leading)
-        code = queries.codes[block[0]]
-        own = range(index.cell_starts[code], index.cell_starts[code + 1])
-        middle = (low + high) / np.float32(2)
-        _bound_cells(middle, middle, index.low, index.high, bound)
-        first = _list_nearest_others(bound, own)
-        for t, i in enumerate(block):
-            _try_breakers(index, queries, i, candidates[i], answers)
-            _try_breakers(index, queries, i, previous, answers)
-            limit = _limit(answers.radius[i], queries.delta[i], index)
-            found = _collect(first, leading[t], limit, index.begin, index.leading, near)
-            _try_breakers(index, queries, i, found, answers)
-            limits[t] = _limit(answers.radius[i], queries.delta[i], index)
-            previous[0] = answers.breaker[i]
-        _bound_cells(low, high, index.low, index.high, bound)
-        bound[first] = np.inf  # have been visited
-        _visit(index, queries, block, leading, limits, bound, own, False, near, answers)
-        _visit(index, queries, block, leading, limits, bound, own, True, near, answers)
-        for i in block:
-            point = queries.own[i]
-            if (
-                index.starts[code] <= point < index.starts[code + 1]
-                and point != queries.left_out[i]
-                and answers.radius[i] > 0
-            ):
-                answers.similarity[i] -= 1  # among its copies it counted itself
+    begin, leading = index.begin, index.leading
+    for i in order:
+        a, delta, code = queries.leading[i], queries.delta[i], queries.codes[i]
+        first, last = index.cell_starts[code], index.cell_starts[code + 1]
+        _bound_cells(a, index.low, index.high, bound)
+        # Any breakers give a radius to begin with, near ones a small one.
+        _try_breakers(index, queries, i, candidates[i], answers)
+        _try_breakers(index, queries, i, previous, answers)
+        limit = _limit(answers.radius[i], delta, index)
+        n = _list_nearest_others(bound, first, last, cells)
+        n = _collect(cells[:n], a, limit, begin, leading, within, near)
+        _try_breakers(index, queries, i, near[:n], answers)
+        limit = _limit(answers.radius[i], delta, index)
+        n = _list_in_reach(bound, 0, first, limit, cells, 0)
+        n = _list_in_reach(bound, last, n_cells, limit, cells, n)
+        n = _collect(cells[:n], a, limit, begin, leading, within, near)
+        _try_breakers(index, queries, i, near[:n], answers)
+        previous[0] = answers.breaker[i]
+        limit = _limit(answers.radius[i], delta, index)
+        n = _list_in_reach(bound, first, last, limit, cells, 0)
+        n = _collect(cells[:n], a, limit, begin, leading, within, near)
+        _count_extenders(index, queries, i, near[:n], limit, answers)
+        point = queries.own[i]
+        if (
+            index.starts[code] <= point < index.starts[code + 1]
+            and point != queries.left_out[i]
+            and answers.radius[i] > 0
+        ):
+            answers.similarity[i] -= 1  # among its copies it counted itself
 
 
 @_compile()
-def _visit(index, queries, block, leading, limits, bound, own, inside, near, answers):
-    """Try all breakers in reach, or else count the extenders inside the radius."""
-    cells = _list_in_reach(bound, limits[: len(block)].max(), own, inside)
-    low, high = _take(index.low, cells), _take(index.high, cells)
-    bounds = np.empty((len(block), len(cells)), dtype=np.float32)
-    for t in range(len(block)):
-        _bound_cells(leading[t], leading[t], low, high, bounds[t])
-    visited = np.empty(_N_VISITED, dtype=np.int64)
-    for start in range(0, len(cells), _N_VISITED):
-        stop = min(start + _N_VISITED, len(cells))
-        for t, i in enumerate(block):
-            n = 0
-            for k in range(start, stop):
-                # Without a branch, which could not be foretold.
-                visited[n] = cells[k]
-                n += np.int64(bounds[t, k] <= limits[t])
-            found = _collect(
-                visited[:n], leading[t], limits[t], index.begin, index.leading, near
-            )
-            if len(found) == 0:
-                continue
-            if inside:
-                _count_extenders(index, queries, i, found, limits[t], answers)
-            else:
-                _try_breakers(index, queries, i, found, answers)
-                limits[t] = _limit(answers.radius[i], queries.delta[i], index)
-
-
-@_compile()
-def _box(values):
-    """The least and the greatest coordinates of some rows."""
-    low, high = values[0].copy(), values[0].copy()
-    for row in values:
-        for j in range(len(row)):
-            low[j] = min(low[j], row[j])
-            high[j] = max(high[j], row[j])
-    return low, high
-
-
-@_compile()
-def _take(values, columns):
-    """Copy some columns."""
-    taken = np.empty((len(values), len(columns)), dtype=values.dtype)
-    for j in range(len(values)):
-        for k in range(len(columns)):
-            taken[j, k] = values[j, columns[k]]
-    return taken
-
-
-@_compile()
-def _list_nearest_others(bound, own):
-    """List the nearest cells outside an own group, nearest first."""
-    nearest = np.empty(_N_FIRST, dtype=np.int64)
+def _list_nearest_others(bound, first, last, cells):
+    """List the nearest cells outside an own group; return how many."""
     n = 0
     for k in range(len(bound)):
-        if k in own or (n == _N_FIRST and bound[k] >= bound[nearest[n - 1]]):
+        if n == _N_FIRST and bound[k] >= bound[cells[n - 1]]:
+            continue
+        if first <= k < last:
             continue
         n = min(n + 1, _N_FIRST)
         place = n - 1
-        while place > 0 and bound[k] < bound[nearest[place - 1]]:
-            nearest[place] = nearest[place - 1]
+        while place > 0 and bound[k] < bound[cells[place - 1]]:
+            cells[place] = cells[place - 1]
             place -= 1
-        nearest[place] = k
-    return nearest[:n]
+        cells[place] = k
+    return n
 
 
 @_compile()
-def _list_in_reach(bound, limit, own, inside):
-    """List the cells within a bound, either the own group's or all others."""
-    cells = np.empty(len(bound), dtype=np.int64)
-    n = 0
-    for k in range(len(bound)):
-        if bound[k] <= limit and inside == (k in own):
-            cells[n] = k
-            n += 1
-    return cells[:n]
+def _list_in_reach(bound, begin, end, limit, cells, n):
+    """Add the cells of a range that are within a limit to a list of n of them."""
+    for k in range(begin, end):
+        # Without a branch, which the processor could not foretell.
+        cells[n] = k
+        n += np.int64(bound[k] <= limit)
+    return n
 
 
 @_compile(fastmath=True)
-def _collect(visited, a, limit, begin, leading, near):
-    """List the points of some cells that are in reach along the leading axes."""
+def _collect(cells, a, limit, begin, leading, within, near):
+    """List the points of some cells in reach along the leading axes; return how many.
+
+    `within` is room for the squared distances to the points of a cell.
+    """
     # Not the constant: a loop whose length the compiler knows is unrolled before it
     # can become vector instructions.
     n_members = leading.shape[1] // N_LEADING
-    bound = np.empty(n_members, dtype=np.float32)
     n = 0
-    for k in visited:
+    for k in cells:
         for member in range(n_members):
             total = np.float32(0)
             for j in range(N_LEADING):
                 gap = leading[k, j * N_MEMBERS + member] - a[j]
                 total += gap * gap
-            bound[member] = total
+            within[member] = total
         for member in range(begin[k + 1] - begin[k]):
-            if bound[member] <= limit:
+            if within[member] <= limit:
                 near[n] = begin[k] + member
                 n += 1
-    return near[:n]
+    return n
 
 
 @_compile()
