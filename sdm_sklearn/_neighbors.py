@@ -16,7 +16,7 @@ stand in the data.
 
 import math
 import threading
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -78,12 +78,16 @@ class ExactNeighbors:
         # Search runs on centred points of length at most 1, so that float32 neither
         # overflows nor underflows and offsets cost no digits.
         self.scale = np.sqrt(squared_norm.max()) or 1.0
-        self._search32 = self._search_matrix(np.float32)
         # The median: one point far out must not make all others look like copies.
         self._typical_length = np.sqrt(np.median(squared_lengths))
         self._point_of = np.empty(len(self.order), dtype=np.int64)
         self._point_of[self.order] = np.repeat(np.arange(len(self.counts)), self.counts)
         self._begin = np.cumsum(self.counts) - self.counts
+
+    @cached_property
+    def _search32(self):
+        # Made on first use: the pruned search hardly ever needs it.
+        return self._search_matrix(np.float32)
 
     def _search_matrix(self, dtype):
         """Return (b, |b|^2), so that a product with (-2a, 1) gives |b|^2 - 2ab."""
@@ -99,7 +103,7 @@ class ExactNeighbors:
         # What the search needs beyond the points follows from them.
         state = self.__dict__.copy()
         for name in ("_search32", "_typical_length", "_point_of", "_begin"):
-            del state[name]
+            state.pop(name, None)
         return state
 
     def __setstate__(self, state):

@@ -9,7 +9,7 @@ import numpy as np
 # Coordinates of a point by which it may be ruled out.
 N_LEADING = 12
 # Points of a cell.
-N_MEMBERS = 32
+N_MEMBERS = 64
 # Cells whose points are tried first, to begin with a small radius.
 _N_FIRST = 4
 
@@ -203,8 +203,9 @@ def search(index, queries, order, candidates, answers):
 def _list_nearest_others(bound, first, last, cells):
     """List the nearest cells outside an own group; return how many."""
     n = 0
+    farthest = np.inf
     for k in range(len(bound)):
-        if n == _N_FIRST and bound[k] >= bound[cells[n - 1]]:
+        if bound[k] >= farthest:
             continue
         if first <= k < last:
             continue
@@ -214,6 +215,8 @@ def _list_nearest_others(bound, first, last, cells):
             cells[place] = cells[place - 1]
             place -= 1
         cells[place] = k
+        if n == _N_FIRST:
+            farthest = bound[cells[n - 1]]
     return n
 
 

@@ -1,5 +1,6 @@
 import pickle
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 from sdm_sklearn import _pruned_kernel, _threads
 from sdm_sklearn._neighbors import ExactNeighbors
-from sdm_sklearn._pruned import PrunedNeighbors, split_points, sum_tree
+from sdm_sklearn._pruned import PrunedNeighbors, sum_tree
 
 from .test_neighbors import problems
 
@@ -146,7 +147,7 @@ def test_does_not_depend_on_batch_order_threads_or_lists(monkeypatch):
         assert_same_answers(search.query(queries, codes), together)
 
 
-def test_more_points_in_reach_than_a_list_holds():
+def test_nearly_all_points_in_reach():
     support = np.random.RandomState(0).randn(10_000, 5)
     labels = np.zeros(len(support), dtype=int)
     labels[:2] = 1  # all but two extend the run of class 0
@@ -161,7 +162,7 @@ def test_more_points_in_reach_than_a_list_holds():
     similarity, _, _ = PrunedNeighbors(*arguments[:3], 1).query(
         queries, np.zeros(40, int)
     )
-    assert similarity.max() > _pruned_kernel._CAPACITY
+    assert similarity.max() > len(support) / 2
 
 
 def test_pickle_holds_the_points_once_and_answers_the_same():
@@ -197,11 +198,41 @@ def test_distances_have_the_bits_of_numpy(n):
 
 
 def test_split_points():
-    values = np.random.RandomState(0).randn(1000, 3)
-    parts = split_points(values, np.arange(1000), 64)
-    assert_array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
-    assert [len(part) for part in parts].count(64) == 15
-    assert split_points(values, np.arange(0), 64) == []
+    values = np.random.RandomState(0).randn(1000, 3).astype(np.float32)
+    asked, starts = np.arange(999, -1, -1), np.array([0, 300, 300, 1000])
+    compiled = _pruned_kernel.split_points
+    for split in (compiled, compiled.py_func):
+        rows, begin = split(values, asked, starts, 64)
+        # Every group keeps its rows, and every part is full but the last of a group.
+        for first, last in pairwise(starts):
+            assert_array_equal(np.sort(rows[first:last]), np.sort(asked[first:last]))
+        assert set(starts) <= set(begin)
+        assert sorted(np.diff(begin)) == [300 % 64, 700 % 64] + 14 * [64]
+    assert_array_equal(asked, np.arange(999, -1, -1))
+    rows, begin = compiled(values, asked[:0], starts[:1], 64)
+    assert (len(rows), list(begin)) == (0, [0])
+
+
+def test_split_points_halves_the_widest_axis():
+    values = np.zeros((128, 2), dtype=np.float32)
+    values[:, 0] = np.arange(128) % 2
+    values[:, 1] = 1e6 + np.random.RandomState(0).permutation(128)  # far from 0
+    rows, begin = _pruned_kernel.split_points(
+        values, np.arange(128), np.array([0, 128]), 64
+    )
+    assert_array_equal(begin, [0, 64, 128])
+    assert values[rows[:64], 1].max() < values[rows[64:], 1].min()
+
+
+@pytest.mark.parametrize("n", [1, 3, 50])
+def test_nearest_cells_outside_a_group(n):
+    bound = np.random.RandomState(n).randint(9, size=n).astype(np.float32)
+    first, last = n // 3, n // 2
+    cells = np.empty(n, dtype=np.int64)
+    found = _pruned_kernel._list_nearest_others(bound, first, last, cells)
+    others = np.r_[:first, last:n]
+    expected = others[np.argsort(bound[others], kind="stable")]
+    assert_array_equal(cells[:found], expected[: _pruned_kernel._N_FIRST])
 
 
 def test_compiles_where_nothing_can_be_cached(monkeypatch):
