@@ -32,7 +32,7 @@ class SDMModel:
         coordinates.
     support : tuple of ndarray
         Search coordinates (n_support, n_dimensions), true class codes and predicted
-        class codes of the training half. A code of -1 belongs to no class and only
+        class codes of the exemplars. A code of -1 belongs to no class and only
         breaks runs.
     calibration : tuple of ndarray
         Search coordinates, logits and true class codes of the calibration half.
@@ -110,7 +110,7 @@ class SDMModel:
         adaptor,
         X,
         y,
-        split,
+        halves,
         n_classes,
         max_similarity,
         search="auto",
@@ -118,12 +118,13 @@ class SDMModel:
     ):
         """Build the model of a trained adaptor from its parts of X and y.
 
-        `split` and `certify` hold row numbers.
+        `halves` are the row numbers of the support and of the calibration half,
+        `certify` those set aside.
         """
-        train, calibration = split
+        exemplars, calibration = halves
         projection = adaptor.projection()
-        coordinates, logits = projection.project(X, train)
-        support = (coordinates, y[train], logits.argmax(axis=1))
+        coordinates, logits = projection.project(X, exemplars)
+        support = (coordinates, y[exemplars], logits.argmax(axis=1))
         held_out = (*projection.project(X, calibration), y[calibration])
         if certify is not None:
             certify = (*projection.project(X, certify), y[certify])
