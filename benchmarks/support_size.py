@@ -1,10 +1,10 @@
 """What fewer exemplars cost, and how to choose them.
 
 A share of the training rows becomes exemplars: drawn at random in proportion to the
-classes ("stratified", as SDMClassifier's `support_size`), as many of each class as of
-any other ("balanced"), or the rows nearest to the centres of k-means in each class
-("k-means"). "domains" are CLINC150's ten domains; of the "skewed" ones domain k keeps
-every (k+1)-th row. DIR holds the shared sets that `_common.py` names::
+classes ("stratified"), at random and as many of each class as of any other ("balanced",
+as SDMClassifier's `support_size`), or as many of each class, those nearest to the
+centres of k-means ("k-means"). "domains" are CLINC150's ten domains; of the "skewed"
+ones domain k keeps every (k+1)-th row. DIR holds the sets that `_common.py` names::
 
     python benchmarks/support_size.py --data DIR --results rules.jsonl
 """
@@ -20,7 +20,8 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import UndefinedMetricWarning
 
 from sdm_sklearn import NoRegionWarning, SDMClassifier, ThinEvidenceWarning
-from sdm_sklearn._support import choose_exemplars
+from sdm_sklearn._splits import Split
+from sdm_sklearn._support import choose_exemplars, count_exemplars
 from sdm_sklearn.metrics import (
     aurc,
     class_conditional_accuracy_score,
@@ -34,21 +35,22 @@ SETS = ["intents", "domains", "skewed", "sentiment", "sentiment-smollm2"]
 
 
 def choose_stratified(X, y, n_exemplars, random_state):
-    """Draw in proportion to the classes."""
-    return choose_exemplars(y, n_exemplars, random_state)
+    """Draw in proportion to the classes, at least one of each."""
+    place = np.empty(len(y))
+    for code in np.unique(y):
+        members = random_state.permutation(np.flatnonzero(y == code))
+        place[members] = (np.arange(len(members)) + 0.5) / len(members)
+        place[members[0]] = 0
+    return np.sort(np.argsort(place, kind="stable")[:n_exemplars])
 
 
 def choose_balanced(X, y, n_exemplars, random_state):
-    """Draw as many of each class, as far as there are any."""
-    rank = np.empty(len(y))
-    for code in np.unique(y):
-        members = random_state.permutation(np.flatnonzero(y == code))
-        rank[members] = np.arange(len(members))
-    return np.sort(np.argsort(rank, kind="stable")[:n_exemplars])
+    """Draw as many of each class, as SDMClassifier does."""
+    return choose_exemplars(y, n_exemplars, random_state)
 
 
 def choose_by_kmeans(X, y, n_exemplars, random_state):
-    """Take the rows nearest to the centres of k-means, in proportion to the classes."""
+    """Take the rows nearest to the centres of k-means, as many of each class."""
     drawn = choose_exemplars(y, n_exemplars, random_state)
     chosen = []
     for code, n_clusters in enumerate(np.bincount(y[drawn])):
@@ -72,12 +74,19 @@ RULES = {
 
 
 class ChosenSupport(SDMClassifier):
-    """SDMClassifier whose exemplars are chosen by the rule of the class attribute."""
+    """SDMClassifier with exemplars chosen by a rule, an attribute set before `fit`."""
 
-    rule = staticmethod(choose_stratified)
+    def _split(self, X, *arguments):
+        self.rows = X
+        return super()._split(X, *arguments)
 
-    def _choose_exemplars(self, X, y, n_exemplars, random_state):
-        return self.rule(X, y, n_exemplars, random_state)
+    def _choose_support(self, codes, train, calibration, n_classes, random_state):
+        y = codes[train]
+        n_exemplars = count_exemplars(self.support_size, y, n_classes)
+        exemplars = np.arange(len(y))
+        if n_exemplars < len(y):
+            exemplars = self.rule(self.rows[train], y, n_exemplars, random_state)
+        return Split(train, calibration, exemplars)
 
 
 def load_set(name, data, seed):

@@ -152,9 +152,9 @@ class SDMClassifier(
         How many rows of the training half become exemplars, which are searched for q
         and d: a number, or a share. All rows train the adaptor. Fewer exemplars make
         fit and prediction faster and the model smaller, and accept fewer rows. They are
-        drawn at random, of each class in proportion and at least one. None, or a number
-        beyond the training half, takes all its rows. See the :ref:`user guide
-        <scale_support>`.
+        drawn at random, as many of each class as of any other while there are enough.
+        None, or a number beyond the training half, takes all its rows. See the
+        :ref:`user guide <scale_support>`.
 
     max_similarity : int or None, default=None
         Cap of q. None leaves it as counted.
@@ -456,7 +456,7 @@ class SDMClassifier(
         splits, certify = self._split(X, y, codes, classes, random_state)
         seeds = random_state.randint(_SEEDS, size=len(splits))
         splits = [
-            self._choose_support(X, codes, *split, len(classes), random_state)
+            self._choose_support(codes, *split, len(classes), random_state)
             for split in splits
         ]
         attributes = {"classes_": classes, "reject_label_": reject_label}
@@ -906,14 +906,11 @@ class SDMClassifier(
         ]
         return splits, certify
 
-    def _choose_support(self, X, codes, train, calibration, n_classes, random_state):
+    def _choose_support(self, codes, train, calibration, n_classes, random_state):
         y = codes[train]
         n_exemplars = count_exemplars(self.support_size, y, n_classes)
-        exemplars = self._choose_exemplars(X[train], y, n_exemplars, random_state)
+        exemplars = choose_exemplars(y, n_exemplars, random_state)
         return Split(train, calibration, exemplars)
-
-    def _choose_exemplars(self, X, y, n_exemplars, random_state):
-        return choose_exemplars(y, n_exemplars, random_state)
 
     def _build_model(self, adaptor, X, codes, split, n_classes, certify=None):
         return SDMModel.from_training(

@@ -44,7 +44,9 @@ def count_exemplars(support_size, y, n_classes):
 
 
 def choose_exemplars(y, n_exemplars, random_state):
-    """Draw exemplars at random, of each class in proportion and at least one.
+    """Draw exemplars at random, as many of each class as of any other.
+
+    A class with fewer rows gives all it has.
 
     Parameters
     ----------
@@ -62,11 +64,8 @@ def choose_exemplars(y, n_exemplars, random_state):
     """
     if n_exemplars == len(y):
         return np.arange(len(y))
-    place = np.empty(len(y))
+    turn = np.empty(len(y), dtype=np.int64)
     for code in np.unique(y):
         members = random_state.permutation(np.flatnonzero(y == code))
-        # Members of a class spread evenly between 0 and 1; those up to a common level
-        # are in proportion. The first of each class go before all others.
-        place[members] = (np.arange(len(members)) + 0.5) / len(members)
-        place[members[0]] = 0
-    return np.sort(np.argsort(place, kind="stable")[:n_exemplars])
+        turn[members] = np.arange(len(members))
+    return np.sort(np.argsort(turn, kind="stable")[:n_exemplars])
