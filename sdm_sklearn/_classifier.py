@@ -456,8 +456,8 @@ class SDMClassifier(
         splits, certify = self._split(X, y, codes, classes, random_state)
         seeds = random_state.randint(_SEEDS, size=len(splits))
         splits = [
-            self._choose_support(codes, *split, len(classes), random_state)
-            for split in splits
+            self._choose_support(codes, train, calibration, len(classes), random_state)
+            for train, calibration in splits
         ]
         attributes = {"classes_": classes, "reject_label_": reject_label}
 
