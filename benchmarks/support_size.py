@@ -82,7 +82,7 @@ class ChosenSupport(SDMClassifier):
 
     def _choose_support(self, codes, train, calibration, n_classes, random_state):
         y = codes[train]
-        n_exemplars = count_exemplars(self.support_size, y, n_classes)
+        n_exemplars = count_exemplars(self.support_size, len(train), n_classes)
         exemplars = np.arange(len(y))
         if n_exemplars < len(y):
             exemplars = self.rule(self.rows[train], y, n_exemplars, random_state)

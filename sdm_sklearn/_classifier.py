@@ -494,8 +494,9 @@ class SDMClassifier(
             )
             for i in kept
         ]
-        halves = (splits[best].support, splits[best].calibration)
-        attributes |= self._model_attributes(models, halves, len(X), alpha, classes)
+        attributes |= self._model_attributes(
+            models, splits[best].kept, len(X), alpha, classes
+        )
         if certify is not None:
             attributes["certify_indices_"] = certify
         attributes["history_"] = [
@@ -772,9 +773,9 @@ class SDMClassifier(
             )
         n_rows = self._n_rows + len(X)
         support = np.append(self.support_indices_, np.arange(self._n_rows, n_rows))
-        halves = (support, self.calibration_indices_)
+        kept = (support, self.calibration_indices_)
         attributes = self._model_attributes(
-            models, halves, n_rows, self._alpha, self.classes_
+            models, kept, n_rows, self._alpha, self.classes_
         )
         for name, value in attributes.items():
             setattr(self, name, value)
@@ -907,9 +908,8 @@ class SDMClassifier(
         return splits, certify
 
     def _choose_support(self, codes, train, calibration, n_classes, random_state):
-        y = codes[train]
-        n_exemplars = count_exemplars(self.support_size, y, n_classes)
-        exemplars = choose_exemplars(y, n_exemplars, random_state)
+        n_exemplars = count_exemplars(self.support_size, len(train), n_classes)
+        exemplars = choose_exemplars(codes[train], n_exemplars, random_state)
         return Split(train, calibration, exemplars)
 
     def _build_model(self, adaptor, X, codes, split, n_classes, certify=None):
@@ -917,22 +917,22 @@ class SDMClassifier(
             adaptor,
             X,
             codes,
-            (split.support, split.calibration),
+            split.kept,
             n_classes,
             self.max_similarity,
             self.neighbors,
             certify,
         )
 
-    def _model_attributes(self, models, halves, n_rows, alpha, classes):
+    def _model_attributes(self, models, kept, n_rows, alpha, classes):
         """Fitted attributes that follow from the models; the first is the best.
 
-        `halves` are the rows of its support and of its calibration half.
+        `kept` are the rows of its support and of its calibration half.
         """
         regions, level = self._regions_of(models, alpha)
         attributes = {
-            "support_indices_": halves[0],
-            "calibration_indices_": halves[1],
+            "support_indices_": kept[0],
+            "calibration_indices_": kept[1],
             "_models": models,
             "_n_rows": n_rows,
             "_alpha": alpha,

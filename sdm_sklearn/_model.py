@@ -114,7 +114,7 @@ class SDMModel:
         adaptor,
         X,
         y,
-        halves,
+        kept,
         n_classes,
         max_similarity,
         search="auto",
@@ -122,10 +122,10 @@ class SDMModel:
     ):
         """Build the model of a trained adaptor from its parts of X and y.
 
-        `halves` are the row numbers of the support and of the calibration half,
+        `kept` are the row numbers of the support and of the calibration half,
         `certify` those set aside.
         """
-        exemplars, calibration = halves
+        exemplars, calibration = kept
         projection = adaptor.projection()
         coordinates, logits = projection.project(X, exemplars)
         support = (coordinates, y[exemplars], logits.argmax(axis=1))

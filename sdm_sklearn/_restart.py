@@ -136,7 +136,7 @@ def train_restart(
                 model = estimator._build_model(adaptor, X, codes, split, n_classes)
                 return attributes | estimator._model_attributes(
                     [model],
-                    (split.support, split.calibration),
+                    split.kept,
                     len(X),
                     estimator.alpha,
                     attributes["classes_"],

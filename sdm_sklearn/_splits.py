@@ -15,9 +15,9 @@ class Split(NamedTuple):
     exemplars: np.ndarray  # (n_support,) ascending positions in `train`
 
     @property
-    def support(self):
-        """Row numbers of the exemplars."""
-        return self.train[self.exemplars]
+    def kept(self):
+        """Row numbers of exemplars and calibration half, which a model keeps."""
+        return self.train[self.exemplars], self.calibration
 
 
 def stratified_halves(y, calibration_size, random_state):

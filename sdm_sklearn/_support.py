@@ -5,15 +5,15 @@ from numbers import Integral
 import numpy as np
 
 
-def count_exemplars(support_size, y, n_classes):
+def count_exemplars(support_size, n_train, n_classes):
     """Return how many training rows become exemplars.
 
     Parameters
     ----------
     support_size : int, float or None
         See :class:`~sdm_sklearn.SDMClassifier`.
-    y : ndarray of shape (n_train,)
-        Class codes of the training half.
+    n_train : int
+        Number of rows of the training half.
     n_classes : int
         Number of classes.
 
@@ -27,15 +27,15 @@ def count_exemplars(support_size, y, n_classes):
         If there are fewer than classes.
     """
     if support_size is None:
-        return len(y)
+        return n_train
     if isinstance(support_size, Integral):
-        n_exemplars = min(int(support_size), len(y))
+        n_exemplars = min(int(support_size), n_train)
     else:
         # Rounded down, but for what floating point leaves below an integer.
-        n_exemplars = int(support_size * len(y) + 1e-9)
+        n_exemplars = int(support_size * n_train + 1e-9)
     if n_exemplars < n_classes:
         raise ValueError(
-            f"support_size={support_size!r} makes {n_exemplars} of the {len(y)} "
+            f"support_size={support_size!r} makes {n_exemplars} of the {n_train} "
             f"training rows exemplars, and each of the {n_classes} classes needs at "
             f"least one: pass an int of at least {n_classes}, a larger share, or None "
             "for all rows."
