@@ -12,6 +12,7 @@ from sdm_sklearn._region import (
     find_region,
     in_region,
     rescale_similarity,
+    sort_by_class,
 )
 from sdm_sklearn._search import make_search
 from sdm_sklearn.activation import sdm_activation
@@ -100,6 +101,9 @@ class SDMModel:
             y,
             prediction,
             of_prediction,
+        )
+        self.sorted_rescaled = sort_by_class(
+            self.calibration_rows.rescaled_similarity, y, self.n_classes
         )
         if self.certify is not None:
             self.certify_measured = self._measure(*self.certify[:2])
@@ -235,10 +239,7 @@ class SDMModel:
         out.update(self._judge(out, out.distance, region))
         out.is_ood = out.similarity == 0
         out.effective_sample_size = effective_sample_size(
-            out.rescaled_similarity,
-            self.calibration_rows.rescaled_similarity,
-            self.calibration[2],
-            self.n_classes,
+            out.rescaled_similarity, self.sorted_rescaled
         )
         epsilon = dkw_epsilon(out.effective_sample_size.min(axis=1), alpha)
         lower = np.clip(out.distance - epsilon, 0, 1)

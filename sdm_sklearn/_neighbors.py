@@ -23,11 +23,12 @@ import numpy as np
 from sdm_sklearn._blocks import in_blocks
 from sdm_sklearn._threads import map_in_threads
 
-# A block of squared distances, one a thread, holds about this many entries: 64 MiB in
+# A block of squared distances, one a thread, holds about this many entries: 32 MiB in
 # float32.
-_BLOCK_ENTRIES = 2**24
-# Direct differences are formed for at most this many values at a time.
-_DIRECT_ENTRIES = 2**22
+_BLOCK_ENTRIES = 2**23
+# Values of vectors that are worked on together, in float64: what stays in the cache
+# costs neither memory traffic nor fresh pages.
+_CACHED_ENTRIES = 2**16
 # Distances below this share of the lengths involved are rounding and count as 0: an
 # exact copy of an exemplar must be one on every processor.
 _ROUNDING = 1e-12
@@ -61,31 +62,35 @@ class ExactNeighbors:
         self.counts = np.bincount(point)
         first = self.order[np.cumsum(self.counts) - self.counts]
         self.starts = np.searchsorted(group[first], np.arange(n_classes + 2))
-        self.points = np.ascontiguousarray(support[first], dtype=np.float64)
+        self.points = np.empty((len(first), support.shape[1]))
+        np.take(support, first, axis=0, out=self.points, mode="clip")
         self.center = self.points.mean(axis=0)
         self._prepare_search()
 
     def _prepare_search(self):
+        squared_norm, squared_lengths = np.empty((2, len(self.points)))
+        for part in _blocks(*self.points.shape):
+            points = self.points[part]
+            squared_norm[part] = _squared_norm(points - self.center)
+            squared_lengths[part] = _squared_norm(points)
         # Search runs on centred points of length at most 1, so that float32 neither
         # overflows nor underflows and offsets cost no digits.
-        centred = self.points - self.center
-        squared_norm = _squared_norm(centred)
         self.scale = np.sqrt(squared_norm.max()) or 1.0
-        self._search32 = self._search_matrix(np.float32, centred, squared_norm)
+        self._search32 = self._search_matrix(np.float32)
         # The median: one point far out must not make all others look like copies.
-        with np.errstate(over="ignore"):
-            squared_lengths = np.einsum("ij,ij->i", self.points, self.points)
         self._typical_length = np.sqrt(np.median(squared_lengths))
         self._point_of = np.empty(len(self.order), dtype=np.int64)
         self._point_of[self.order] = np.repeat(np.arange(len(self.counts)), self.counts)
         self._begin = np.cumsum(self.counts) - self.counts
 
-    def _search_matrix(self, dtype, centred, squared_norm):
+    def _search_matrix(self, dtype):
         """Return (b, |b|^2), so that a product with (-2a, 1) gives |b|^2 - 2ab."""
-        matrix = np.empty((len(centred), centred.shape[1] + 1), dtype)
-        np.divide(centred, self.scale, out=matrix[:, :-1], casting="same_kind")
-        scaled = squared_norm / self.scale / self.scale  # squared, it might overflow
-        matrix[:, -1] = scaled
+        matrix = np.empty((len(self.points), self.points.shape[1] + 1), dtype)
+        for part in _blocks(*self.points.shape):
+            centred = self.points[part] - self.center
+            np.divide(centred, self.scale, out=matrix[part, :-1], casting="same_kind")
+            # Divided twice: the square of the scale might overflow.
+            matrix[part, -1] = _squared_norm(centred) / self.scale / self.scale
         return matrix
 
     def __getstate__(self):
@@ -148,8 +153,7 @@ class ExactNeighbors:
             # Few rows, if any, need float64; its matrix is not kept.
             search = self._search32
             if dtype == np.float64:
-                centred = self.points - self.center
-                search = self._search_matrix(dtype, centred, _squared_norm(centred))
+                search = self._search_matrix(dtype)
             self._in_chunks(rows, partial(answer, search, _Spaces()))
             rows = rows[undecided[rows]]
         return similarity, np.sqrt(nearest_squared), nearest_index
@@ -174,11 +178,13 @@ class ExactNeighbors:
         squared, squared_norm, error = self._search_distances(
             queries, own, search, spaces
         )
+        rounding = self.rounding(queries)
         codes, begin = np.unique(predictions, return_index=True)
         end = np.append(begin[1:], len(queries))
         parts = [
             self._answer(
                 queries[part],
+                rounding[part],
                 None if own is None else own[part],
                 squared[part],
                 squared_norm[part],
@@ -190,7 +196,9 @@ class ExactNeighbors:
         ]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
-    def _answer(self, queries, own, squared, squared_norm, error, code, spaces):
+    def _answer(
+        self, queries, rounding, own, squared, squared_norm, error, code, spaces
+    ):
         """Answer queries of one predicted class from their search distances."""
         first, last = self.starts[code], self.starts[code + 1]
         inner, counts = squared[:, first:last], self.counts[first:last]
@@ -202,7 +210,9 @@ class ExactNeighbors:
         )
         # Everything that may be as near as these, to be measured again.
         hits = spaces.get(squared.shape, bool)
-        np.less_equal(squared, _raise(breaker, 2 * error)[:, None], out=hits)
+        limit = _raise(breaker, 2 * error)[:, None]
+        np.less_equal(squared[:, :first], limit, out=hits[:, :first])
+        np.less_equal(squared[:, last:], limit, out=hits[:, last:])
         np.less_equal(inner, _raise(near, 2 * error)[:, None], out=hits[:, first:last])
         undecided = np.zeros(len(queries), dtype=bool)
         if squared.dtype == np.float32:
@@ -212,7 +222,7 @@ class ExactNeighbors:
         if squared.dtype == np.float32:
             undecided |= np.bincount(row, minlength=len(queries)) > _MAX_UNDECIDED
             row, column = row[~undecided[row]], column[~undecided[row]]
-        exact = self._direct(queries, row, column)
+        exact = self._direct(queries, rounding, row, column)
         inside = (column >= first) & (column < last)
         radius = _row_min(exact, row, ~inside, len(queries))
         nearest = _row_min(exact, row, slice(None), len(queries))
@@ -231,11 +241,10 @@ class ExactNeighbors:
         open_ &= ~undecided
         if open_.any():
             rows = np.flatnonzero(open_)
-            window = (inner[rows] >= sure[rows, None]) & (
-                inner[rows] <= maybe[rows, None]
-            )
+            window = inner[rows]
+            window = (window >= sure[rows, None]) & (window <= maybe[rows, None])
             row, column = _nonzero(window)
-            exact = self._direct(queries[rows], row, column + first)
+            exact = self._direct(queries[rows], rounding[rows], row, column + first)
             nearer = np.where(exact < radius[rows][row], counts[column], 0)
             similarity[rows] += np.bincount(row, nearer, minlength=len(rows))
         if own is not None:
@@ -283,18 +292,19 @@ class ExactNeighbors:
             squared[alone, point[alone]] = np.inf
         return squared, squared_norm, error
 
-    def _direct(self, queries, row, column):
+    def rounding(self, queries):
+        """Return the squared distance up to which each query equals a point."""
+        with np.errstate(over="ignore"):
+            lengths = np.sqrt(_squared_norm(queries)) + self._typical_length
+            return (_ROUNDING * lengths) ** 2
+
+    def _direct(self, queries, rounding, row, column):
         """Measure squared distances of pairs by direct difference in float64."""
         squared = np.empty(len(row))
-        step = max(1, _DIRECT_ENTRIES // self.points.shape[1])
-        for start in range(0, len(row), step):
-            part = slice(start, start + step)
+        for part in _blocks(len(row), queries.shape[1]):
             squared[part] = _squared_norm(
                 queries[row[part]] - self.points[column[part]]
             )
-        with np.errstate(over="ignore"):
-            lengths = np.sqrt(_squared_norm(queries)) + self._typical_length
-            rounding = (_ROUNDING * lengths) ** 2
         squared[np.isfinite(squared) & (squared <= rounding[row])] = 0.0
         return squared
 
@@ -332,7 +342,9 @@ class ExactNeighbors:
             kth = np.partition(squared, k - 1, axis=1)[:, k - 1]
             kth = np.minimum(kth, np.finfo(kth.dtype).max)
             row, column = _nonzero(squared <= _raise(kth, 2 * error)[:, None])
-            exact = self._direct(queries[rows], row, column)
+            exact = self._direct(
+                queries[rows], self.rounding(queries[rows]), row, column
+            )
             # Each point stands for its copies, one more than can be needed.
             copies = np.minimum(self.counts[column], n_neighbors + 1)
             offset = np.arange(copies.sum()) - np.repeat(
@@ -366,6 +378,12 @@ class _Spaces(threading.local):
         if dtype not in self.spaces or self.spaces[dtype].size < size:
             self.spaces[dtype] = np.empty(size, dtype)
         return self.spaces[dtype][:size].reshape(shape)
+
+
+def _blocks(n_rows, n_columns):
+    """Return slices of rows whose values fit into a processor's cache."""
+    step = max(1, _CACHED_ENTRIES // n_columns)
+    return [slice(start, start + step) for start in range(0, n_rows, step)]
 
 
 def _number_copies(support, group):

@@ -16,7 +16,7 @@ import logging
 
 import numpy as np
 
-from sdm_sklearn._neighbors import _ROUNDING, ExactNeighbors, _squared_norm
+from sdm_sklearn._neighbors import ExactNeighbors, _squared_norm
 from sdm_sklearn._threads import map_in_threads
 
 _logger = logging.getLogger("sdm_sklearn")
@@ -136,7 +136,6 @@ class PrunedNeighbors:
         else:
             found = (candidates >= 0) & (candidates < len(exact.order))
             candidates = np.where(found, exact._point_of[candidates * found], -1)
-        typical = np.sqrt(_squared_norm(queries)) + exact._typical_length
         asked = {
             "points": np.ascontiguousarray(queries, dtype=np.float64),
             "rotated": rotated.astype(np.float32),
@@ -145,7 +144,7 @@ class PrunedNeighbors:
             "own": point,
             "left_out": left_out,
             "itself": itself,
-            "rounding": (_ROUNDING * typical) ** 2,
+            "rounding": exact.rounding(queries),
             # A float32 coordinate is rounded by less than 1e-7 of its size.
             "delta": 1e-6 * (lengths + 1),
         }

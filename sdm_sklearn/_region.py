@@ -353,28 +353,33 @@ def in_region(similarity, rescaled_similarity, probability, prediction, region):
     )
 
 
-def effective_sample_size(rescaled_similarity, calibration_rescaled, y, n_classes):
+def sort_by_class(values, y, n_classes):
+    """Return the sorted values of each class, as :func:`effective_sample_size` needs.
+
+    Done once, so that the answer for one row does not take a pass over all of them.
+    """
+    return [np.sort(values[y == code]) for code in range(n_classes)]
+
+
+def effective_sample_size(rescaled_similarity, calibration_rescaled):
     """Count the calibration points of each class below a point's q' (SDM, A.5).
 
     Parameters
     ----------
     rescaled_similarity : ndarray of shape (n_samples,)
         q' of the points asked for.
-    calibration_rescaled : ndarray of shape (n_calibration,)
-        q' of the calibration points.
-    y : ndarray of shape (n_calibration,)
-        True class codes of the calibration points.
-    n_classes : int
-        Number of classes.
+    calibration_rescaled : list of ndarray
+        q' of the calibration points of each true class, ascending.
 
     Returns
     -------
     effective_sample_size : ndarray of shape (n_samples, n_classes), dtype=int64
         ``#{class c with q' below the point's}``, at most the class size minus 1.
     """
-    sizes = np.empty((len(rescaled_similarity), n_classes), dtype=np.int64)
-    for code in range(n_classes):
-        values = np.sort(calibration_rescaled[y == code])
+    sizes = np.empty(
+        (len(rescaled_similarity), len(calibration_rescaled)), dtype=np.int64
+    )
+    for code, values in enumerate(calibration_rescaled):
         below = np.searchsorted(values, rescaled_similarity, side="left")
         sizes[:, code] = np.minimum(below, max(len(values) - 1, 0))
     return sizes

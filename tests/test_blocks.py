@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from sdm_sklearn import SDMClassifier, _adaptor, _linear
+from sdm_sklearn import SDMClassifier, _adaptor, _linear, _neighbors, _validation
 from sdm_sklearn._blocks import explained_memory_error, in_blocks
 from sdm_sklearn._neighbors import ExactNeighbors
 from tests.conftest import make_blobs
@@ -125,3 +127,30 @@ def test_other_errors_pass():
         explained_memory_error("Do less."),
     ):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_fit_and_predict_read_the_rows_block_by_block(tmp_path, monkeypatch):
+    """A file on disk is never in memory as a whole, not even in its own dtype."""
+    X, y = make_blobs(4000, n_features=1500)
+    np.save(tmp_path / "X.npy", X.astype(np.float16))
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    monkeypatch.setattr(_linear, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr(_validation, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr(_neighbors, "_BLOCK_ENTRIES", 2**16)
+    clf = SDMClassifier(0.9, n_filters=8, n_restarts=1, max_epochs=2, random_state=0)
+    clf.fit(mapped[:100], y[:100])  # what is imported on the way stays
+    peaks = []
+    for work in (
+        lambda: clf.fit(mapped, y),
+        lambda: clf.set_params(support_size=0.1).fit(mapped, y),
+        lambda: clf.predict_selective(mapped),
+        lambda: clf.predict_proba(mapped),
+        lambda: clf.signals(mapped),
+    ):
+        tracemalloc.start()
+        try:
+            work()
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert max(peaks) < mapped.nbytes / 2, peaks

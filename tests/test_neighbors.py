@@ -102,7 +102,7 @@ def test_blocks_do_not_change_the_result(monkeypatch):
     codes = random.randint(3, size=50)
     expected = ExactNeighbors(*args).query(queries, codes)
     monkeypatch.setattr(_neighbors, "_BLOCK_ENTRIES", 450)
-    monkeypatch.setattr(_neighbors, "_DIRECT_ENTRIES", 7)
+    monkeypatch.setattr(_neighbors, "_CACHED_ENTRIES", 7)
     monkeypatch.setattr(_neighbors, "_MAX_UNDECIDED", 1)
     index = ExactNeighbors(*args)
     for a, b in zip(index.query(queries, codes), expected, strict=True):

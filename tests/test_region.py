@@ -18,6 +18,7 @@ from sdm_sklearn._region import (
     quantile_index,
     rescale_similarity,
     smallest_sample,
+    sort_by_class,
 )
 
 alphas = st.sampled_from([0.6, 0.75, 0.8, 0.9, 0.95, 0.99, 2 / 3, 0.6180339887])
@@ -248,9 +249,9 @@ def test_no_region_accepts_nothing():
 def test_effective_sample_size_by_hand():
     sizes = effective_sample_size(
         np.array([0.0, 2, 2.5, 9]),
-        calibration_rescaled=np.array([1.0, 2, 3, 2, 7]),
-        y=np.array([0, 0, 0, 1, 1]),
-        n_classes=3,
+        sort_by_class(
+            np.array([3.0, 2, 1, 7, 2]), np.array([0, 0, 0, 1, 1]), n_classes=3
+        ),
     )
     assert_array_equal(sizes, [[0, 0, 0], [1, 0, 0], [2, 1, 0], [2, 1, 0]])
 

@@ -173,6 +173,10 @@ def test_nndescent(reference, caplog):
     assert clf.history_ == reference[0].history_
     for name, expected in reference[1].items():
         assert_array_equal(signals[name], expected)
+    few, signals = fit(neighbors="nndescent", support_size=0.7)
+    exact, expected = fit(neighbors="exact", support_size=0.7)
+    assert few.history_ == exact.history_
+    assert_array_equal(signals.similarity, expected.similarity)
 
     support, labels, predictions, n_classes = make_points()
     arguments = (support, labels, predictions, n_classes)
