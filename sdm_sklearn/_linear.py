@@ -1,10 +1,12 @@
 """The trained adaptor as plain NumPy: standardisation and two linear layers."""
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
 
 from sdm_sklearn._blocks import in_blocks
+from sdm_sklearn._threads import one_blas_thread
 
 # Rows are read, converted and multiplied this many at a time.
 _CHUNK_ROWS = 4096
@@ -96,13 +98,15 @@ def _affine(X, rows, center, scale, matrix, offset):
         padded[: len(chunk)] = standardize(chunk, center, scale)
         out[part] = (padded @ matrix)[: len(chunk)]
 
-    in_blocks(
-        range(n_rows),
-        _CHUNK_ROWS,
-        multiply,
-        f"Embeddings of {X.shape[1]} features and n_filters={matrix.shape[1]} do not "
-        "fit: lower n_filters.",
-    )
+    # The threads of the BLAS cost more than they save on few rows.
+    with one_blas_thread() if n_rows <= _ROW_MULTIPLE else nullcontext():
+        in_blocks(
+            range(n_rows),
+            _CHUNK_ROWS,
+            multiply,
+            f"Embeddings of {X.shape[1]} features and n_filters={matrix.shape[1]} do "
+            "not fit: lower n_filters.",
+        )
     out += offset
     return out
 

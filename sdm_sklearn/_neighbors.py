@@ -21,11 +21,13 @@ from functools import partial
 import numpy as np
 
 from sdm_sklearn._blocks import in_blocks
-from sdm_sklearn._threads import map_in_threads
+from sdm_sklearn._threads import count_threads, map_in_threads
 
 # A block of squared distances, one a thread, holds about this many entries: 32 MiB in
 # float32.
 _BLOCK_ENTRIES = 2**23
+# So many distances are found before a thread has started.
+_ONE_THREAD_ENTRIES = 2**18
 # Values of vectors that are worked on together, in float64: what stays in the cache
 # costs neither memory traffic nor fresh pages.
 _CACHED_ENTRIES = 2**16
@@ -161,6 +163,11 @@ class ExactNeighbors:
     def _in_chunks(self, rows, work):
         """Do `work` on chunks of rows whose distances to all points fit a block."""
         step = max(1, _BLOCK_ENTRIES // len(self.points))
+        if len(rows) * len(self.points) > _ONE_THREAD_ENTRIES:
+            # As many chunks for each thread.
+            n_threads = count_threads()
+            n_chunks = -(-len(rows) // (step * n_threads)) * n_threads
+            step = -(-len(rows) // n_chunks)
         chunks = [rows[start : start + step] for start in range(0, len(rows), step)]
         advice = (
             f"The search among {len(self.points)} exemplars of {self.points.shape[1]} "

@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from sdm_sklearn import _threads
-from sdm_sklearn._threads import map_in_threads
+from sdm_sklearn._threads import map_in_threads, one_blas_thread
 
 
 def blas_threads():
@@ -34,10 +34,7 @@ def test_blas_has_one_thread_inside_and_its_own_number_after(n_threads):
         before = blas_threads()
         inside = map_in_threads(lambda _: blas_threads(), [0, 1])
         assert blas_threads() == before
-    if n_threads > 1:
-        assert all(count == 1 for counts in inside for count in counts)
-    else:
-        assert inside == [before, before]
+    assert all(count == 1 for counts in inside for count in counts)
 
 
 def test_overlapping_callers_restore_the_limits(monkeypatch):
@@ -60,6 +57,18 @@ def test_overlapping_callers_restore_the_limits(monkeypatch):
     assert blas_threads() == before
 
 
+def test_the_last_that_leaves_restores_the_limit():
+    with threadpool_limits(3, user_api="blas"):
+        before = blas_threads()
+        first, second = one_blas_thread(), one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert all(count == 1 for count in blas_threads())
+        second.__exit__(None, None, None)
+        assert blas_threads() == before
+
+
 def test_an_error_is_passed_on_and_later_items_are_left_out(n_threads):
     begun = []
 
@@ -78,6 +87,7 @@ def test_a_search_is_the_same_in_one_thread_and_in_many(monkeypatch):
     from sdm_sklearn import _neighbors
 
     monkeypatch.setattr(_neighbors, "_BLOCK_ENTRIES", 1000)
+    monkeypatch.setattr(_neighbors, "_ONE_THREAD_ENTRIES", 100)
     random = np.random.RandomState(0)
     support, y = random.randn(200, 5), random.randint(3, size=200)
     index = _neighbors.ExactNeighbors(support, y, random.permutation(y), 3)
