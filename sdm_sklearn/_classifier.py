@@ -783,17 +783,29 @@ class SDMClassifier(
         return self
 
     def _decide(self, X, alpha):
-        X = self._check_X(X)
-        signals = self._judge(self._measure(X), *self._regions_to_predict(alpha))
-        return signals.prediction, signals.accepted
+        measured = self._measure(self._check_X(X))
+        accepted = self._accept(measured, *self._regions_to_predict(alpha))
+        return measured[0].prediction, accepted
 
     def _decide_at(self, X, alphas):
         measured = self._measure(self._check_X(X))
         accepted = [
-            self._judge(measured, *self._find_regions(alpha)).accepted
-            for alpha in alphas
+            self._accept(measured, *self._find_regions(alpha)) for alpha in alphas
         ]
         return measured[0].prediction, np.array(accepted)
+
+    def _accept(self, measured, alpha, regions, models=None):
+        """Return what all models accept and agree on."""
+        codes = measured[0].prediction
+        return np.logical_and.reduce(
+            [
+                model.accept(values, region, alpha, self.conservative)
+                & (values.prediction == codes)
+                for model, values, region in zip(
+                    models or self._models, measured, regions, strict=True
+                )
+            ]
+        )
 
     def _measure(self, X):
         return [model.measure(X) for model in self._models]
@@ -833,12 +845,12 @@ class SDMClassifier(
         )
         return [as_region(thresholds)] * len(models), level
 
-    def _judge(self, measured, alpha, regions, models=None):
+    def _judge(self, measured, alpha, regions):
         """Turn what each model measured into the best one's signals, with codes."""
         best, *others = (
             model.signals(values, region, alpha)
             for model, values, region in zip(
-                models or self._models, measured, regions, strict=True
+                self._models, measured, regions, strict=True
             )
         )
         for other in others:
@@ -954,11 +966,11 @@ class SDMClassifier(
     def _certify(self, models, regions, level, alpha, classes):
         """Tabulate what the certify rows say of the regions."""
         measured = [model.certify_measured for model in models]
-        signals = self._judge(measured, alpha, regions, models)
+        accepted = self._accept(measured, alpha, regions, models)
         return tabulate_certificate(
-            signals.prediction,
+            measured[0].prediction,
             models[0].certify[2],
-            signals.accepted,
+            accepted,
             classes,
             alpha,
             # Of the paper's region, all bounds at once.

@@ -239,16 +239,28 @@ class SDMModel:
         out = Bunch(**measured)
         out.update(self._judge(out, out.distance, region))
         out.is_ood = out.similarity == 0
-        out.effective_sample_size = effective_sample_size(
-            out.rescaled_similarity, self.sorted_rescaled
-        )
-        epsilon = dkw_epsilon(out.effective_sample_size.min(axis=1), alpha)
-        lower = np.clip(out.distance - epsilon, 0, 1)
-        out.lower_distance = lower
-        out.upper_distance = np.clip(out.distance + epsilon, 0, 1)
-        for name, value in self._judge(out, lower, region).items():
-            out[f"lower_{name}"] = value
+        out.update(self._band(out.distance, out.rescaled_similarity, alpha))
+        lower = self._judge(out, out.lower_distance, region)
+        out.update({f"lower_{name}": value for name, value in lower.items()})
         return out
+
+    def accept(self, measured, region, alpha, conservative):
+        """Tell which rows are accepted, as `signals` does, without the rest."""
+        judged = self._judge(measured, measured.distance, region)
+        if conservative:
+            band = self._band(measured.distance, judged["rescaled_similarity"], alpha)
+            judged = self._judge(measured, band["lower_distance"], region)
+        return judged["accepted"]
+
+    def _band(self, distance, rescaled_similarity, alpha):
+        """Return the effective sample size and the band of d that follows from it."""
+        size = effective_sample_size(rescaled_similarity, self.sorted_rescaled)
+        epsilon = dkw_epsilon(size.min(axis=1), alpha)
+        return {
+            "effective_sample_size": size,
+            "lower_distance": np.clip(distance - epsilon, 0, 1),
+            "upper_distance": np.clip(distance + epsilon, 0, 1),
+        }
 
     @staticmethod
     def _judge(measured, distance, region):
