@@ -22,13 +22,17 @@ from sdm_sklearn._plain_values import decode_records, encode_records
 _WITHOUT_EFFECT = {
     "alpha",
     "calibration_size",
+    "certify_size",
     "checkpoint_dir",
+    "confidence",
     "conservative",
     "cv",
     "ensemble",
+    "guarantee",
     "n_jobs",
     "n_restarts",
     "random_state",
+    "region",
     "reject_label",
     "support_size",
 }
