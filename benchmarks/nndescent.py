@@ -13,37 +13,15 @@ within an intent, with a little noise. DIR holds clinc150_minilm.npz and the set
 import argparse
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
-from _common import fit_sdm, load
+from _common import fit_sdm, load, make_rows
 from sklearn.neighbors import NearestNeighbors
 
 from sdm_sklearn import NoRegionWarning, SDMClassifier
 from sdm_sklearn._neighbors import ExactNeighbors
 from sdm_sklearn._pruned import PrunedNeighbors
 from sdm_sklearn._search import NNDescentGraph, make_search
-
-INTENTS_PER_DOMAIN = 15
-
-
-def make_rows(data, n, seed=0, noise=0.02):
-    """Draw n rows between two sentences of the same intent."""
-    with np.load(Path(data) / "clinc150_minilm.npz") as archive:
-        X, y = archive["X"].astype(np.float32), archive["y"]
-    order = np.argsort(y, kind="stable")
-    order = order[y[order] >= 0]
-    X, y = X[order], y[order]
-    random = np.random.RandomState(seed)
-    first = random.randint(len(X), size=n)
-    counts = np.bincount(y)
-    begin = np.cumsum(counts) - counts
-    second = begin[y[first]] + (random.rand(n) * counts[y[first]]).astype(int)
-    share = random.uniform(0, 0.5, size=(n, 1)).astype(np.float32)
-    rows = X[first] + share * (X[second] - X[first])
-    rows += noise * random.randn(*rows.shape).astype(np.float32)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows, y[first] // INTENTS_PER_DOMAIN
 
 
 def train(data, n_support, n_epochs=3):

@@ -66,6 +66,7 @@ def train_adaptor(
     device,
     seed,
     neighbors="auto",
+    exemplars=None,
     on_epoch=None,
     checkpoint=None,
 ):
@@ -108,6 +109,9 @@ def train_adaptor(
         Seed of the initial weights and the batches.
     neighbors : str or object, default="auto"
         See :func:`~sdm_sklearn._search.make_search`.
+    exemplars : ndarray of int, default=None
+        Positions in `train` of the rows that are searched for q and d. None stands for
+        all.
     on_epoch : callable, default=None
         Called as ``on_epoch(record, adaptor)`` after each epoch, with its record and
         the current :class:`Adaptor`. A true return value stops.
@@ -217,6 +221,7 @@ def train_adaptor(
                 max_similarity,
                 neighbors,
                 graph,
+                exemplars,
             )
             calibration_loss = selection_loss(
                 calibration_logits,
@@ -260,6 +265,7 @@ def measure_signals(
     max_similarity,
     neighbors="auto",
     graph=None,
+    exemplars=None,
 ) -> tuple[Signals, np.ndarray]:
     """Compute q and d of both halves, or their softmax values if an eCDF is empty.
 
@@ -268,10 +274,17 @@ def measure_signals(
     projection = adaptor.projection()
     coordinates, logits = projection.project(X, train)
     predictions = logits.argmax(axis=1)
-    index = make_search(neighbors, coordinates, y[train], predictions, n_classes)
-    start = {} if graph is None else {"candidates": graph.find(coordinates)}
-    similarity, nearest, _ = index.query(
-        coordinates, predictions, np.arange(len(train)), **start
+    if exemplars is None:
+        exemplars = np.arange(len(train))
+    index = make_search(
+        neighbors,
+        coordinates[exemplars],
+        y[train[exemplars]],
+        predictions[exemplars],
+        n_classes,
+    )
+    similarity, nearest = _measure_training(
+        index, coordinates, predictions, exemplars, graph
     )
     ecdf = fit_class_ecdf(nearest, y[train], similarity, n_classes)
     calibration_coordinates, calibration_logits = projection.project(X, calibration)
@@ -298,6 +311,26 @@ def measure_signals(
             True,
         )
     return signals, calibration_logits
+
+
+def _measure_training(index, coordinates, predictions, exemplars, graph):
+    """Compute q and the nearest distance of the training half.
+
+    An exemplar does not find itself. Other rows are not in the index.
+    """
+    n_rows = len(coordinates)
+    similarity, nearest = np.empty(n_rows), np.empty(n_rows)
+
+    def query(rows, *own, **start):
+        similarity[rows], nearest[rows], _ = index.query(
+            coordinates[rows], predictions[rows], *own, **start
+        )
+
+    start = {} if graph is None else {"candidates": graph.find(coordinates[exemplars])}
+    query(exemplars, np.arange(len(exemplars)), **start)
+    if len(exemplars) < n_rows:
+        query(np.delete(np.arange(n_rows), exemplars))
+    return similarity, nearest
 
 
 def selection_loss(logits, y, similarity, distance, n_classes, class_weight):

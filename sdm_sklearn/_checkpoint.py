@@ -1,7 +1,7 @@
 """Checkpoints of a fit: one file for each restart, with its state after an epoch.
 
 A checkpoint is found by a digest of all that decides over training: the rows, their
-labels, the halves, the seed, the parameters, and the versions of the packages. One of
+labels, the split, the seed, the parameters, and the versions of the packages. One of
 other data or parameters is never read. As training is deterministic, it goes on from
 any of its earlier states to the same model.
 """
@@ -18,18 +18,23 @@ import sdm_sklearn
 from sdm_sklearn._container import ModelFileError, read_container, write_container
 from sdm_sklearn._plain_values import decode_records, encode_records
 
-# Parameters that have no part in training, or one by the halves and the seed only.
+# Parameters that have no part in training, or one by the split and the seed only.
 _WITHOUT_EFFECT = {
     "alpha",
     "calibration_size",
+    "certify_size",
     "checkpoint_dir",
+    "confidence",
     "conservative",
     "cv",
     "ensemble",
+    "guarantee",
     "n_jobs",
     "n_restarts",
     "random_state",
+    "region",
     "reject_label",
+    "support_size",
 }
 _CHUNK_ROWS = 4096
 
@@ -95,8 +100,8 @@ def open_checkpoints(estimator, X, codes, classes, splits, seeds):
         Class codes.
     classes : ndarray of shape (n_classes,)
         Class labels, which `class_weight` may name.
-    splits : list of tuple
-        Training and calibration rows of each restart.
+    splits : list of Split
+        Training and calibration rows and exemplars of each restart.
     seeds : ndarray of shape (n_restarts,)
         Seed of each restart.
 

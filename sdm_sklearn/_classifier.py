@@ -13,7 +13,13 @@ from sklearn.base import (
     _fit_context,
 )
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, Options, StrOptions
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    Options,
+    RealNotInt,
+    StrOptions,
+)
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import delayed
@@ -45,12 +51,14 @@ from sdm_sklearn._selective import (
     stack_level,
 )
 from sdm_sklearn._splits import (
+    Split,
     check_split,
     list_splits,
     random_halves,
     set_aside,
 )
 from sdm_sklearn._state import all_or_nothing
+from sdm_sklearn._support import choose_exemplars, count_exemplars
 from sdm_sklearn._validation import check_finite, check_labels, check_same_kind
 from sdm_sklearn.activation import log_sdm_activation
 
@@ -140,6 +148,14 @@ class SDMClassifier(
         :class:`~sklearn.neighbors.NearestNeighbors`, is cloned, and the search starts
         from the neighbours it proposes. See the :ref:`user guide <scale_search>`.
 
+    support_size : int, float or None, default=None
+        How many rows of the training half become exemplars, which are searched for q
+        and d: a number, or a share. All rows train the adaptor. Fewer exemplars make
+        fit and prediction faster and the model smaller, and accept fewer rows. They are
+        drawn at random, as many of each class as of any other while there are enough.
+        None, or a number beyond the training half, takes all its rows. See the
+        :ref:`user guide <scale_support>`.
+
     max_similarity : int or None, default=None
         Cap of q. None leaves it as counted.
 
@@ -210,8 +226,9 @@ class SDMClassifier(
         Names of features seen during `fit`, if `X` has string feature names.
 
     support_indices_ : ndarray of shape (n_support,)
-        Rows of the `X` given to `fit` that form the training half. Rows added by
-        :meth:`add_to_support` are numbered on from the end of that `X`.
+        Rows of the `X` given to `fit` that are exemplars: the training half, or what
+        `support_size` leaves of it. Rows added by :meth:`add_to_support` are numbered
+        on from the end of that `X`.
 
     calibration_indices_ : ndarray of shape (n_calibration,)
         Rows of the `X` given to `fit` that form the calibration half.
@@ -303,6 +320,11 @@ class SDMClassifier(
             StrOptions({"auto", "exact", "pruned", "nndescent"}),
             HasMethods(["fit", "kneighbors"]),
         ],
+        "support_size": [
+            Interval(Integral, 1, None, closed="left"),
+            Interval(RealNotInt, 0, 1, closed="right"),
+            None,
+        ],
         "max_similarity": [Interval(Integral, 1, None, closed="left"), None],
         "class_weight": [dict, StrOptions({"balanced"}), None],
         "ensemble": ["boolean"],
@@ -339,6 +361,7 @@ class SDMClassifier(
         batch_size=100,
         standardize="feature",
         neighbors="auto",
+        support_size=None,
         max_similarity=None,
         class_weight=None,
         ensemble=False,
@@ -365,6 +388,7 @@ class SDMClassifier(
         self.batch_size = batch_size
         self.standardize = standardize
         self.neighbors = neighbors
+        self.support_size = support_size
         self.max_similarity = max_similarity
         self.class_weight = class_weight
         self.ensemble = ensemble
@@ -402,7 +426,8 @@ class SDMClassifier(
         ValueError
             If `alpha` is not strictly between 1/2 and 1, `X` or `y` is not finite,
             there is one class only, a class has fewer than 2 training or no
-            calibration rows, the halves of `cv` overlap, or `reject_label` is a class.
+            calibration rows, the halves of `cv` overlap, `support_size` leaves a class
+            without an exemplar, or `reject_label` is a class.
 
         Warns
         -----
@@ -430,6 +455,10 @@ class SDMClassifier(
         random_state = check_random_state(self.random_state)
         splits, certify = self._split(X, y, codes, classes, random_state)
         seeds = random_state.randint(_SEEDS, size=len(splits))
+        splits = [
+            self._choose_support(codes, train, calibration, len(classes), random_state)
+            for train, calibration in splits
+        ]
         attributes = {"classes_": classes, "reject_label_": reject_label}
 
         context = self._init_callback_context(
@@ -466,7 +495,7 @@ class SDMClassifier(
             for i in kept
         ]
         attributes |= self._model_attributes(
-            models, splits[best], len(X), alpha, classes
+            models, splits[best].kept, len(X), alpha, classes
         )
         if certify is not None:
             attributes["certify_indices_"] = certify
@@ -744,9 +773,9 @@ class SDMClassifier(
             )
         n_rows = self._n_rows + len(X)
         support = np.append(self.support_indices_, np.arange(self._n_rows, n_rows))
-        split = (support, self.calibration_indices_)
+        kept = (support, self.calibration_indices_)
         attributes = self._model_attributes(
-            models, split, n_rows, self._alpha, self.classes_
+            models, kept, n_rows, self._alpha, self.classes_
         )
         for name, value in attributes.items():
             setattr(self, name, value)
@@ -754,17 +783,29 @@ class SDMClassifier(
         return self
 
     def _decide(self, X, alpha):
-        X = self._check_X(X)
-        signals = self._judge(self._measure(X), *self._regions_to_predict(alpha))
-        return signals.prediction, signals.accepted
+        measured = self._measure(self._check_X(X))
+        accepted = self._accept(measured, *self._regions_to_predict(alpha))
+        return measured[0].prediction, accepted
 
     def _decide_at(self, X, alphas):
         measured = self._measure(self._check_X(X))
         accepted = [
-            self._judge(measured, *self._find_regions(alpha)).accepted
-            for alpha in alphas
+            self._accept(measured, *self._find_regions(alpha)) for alpha in alphas
         ]
         return measured[0].prediction, np.array(accepted)
+
+    def _accept(self, measured, alpha, regions, models=None):
+        """Return what all models accept and agree on."""
+        codes = measured[0].prediction
+        return np.logical_and.reduce(
+            [
+                model.accept(values, region, alpha, self.conservative)
+                & (values.prediction == codes)
+                for model, values, region in zip(
+                    models or self._models, measured, regions, strict=True
+                )
+            ]
+        )
 
     def _measure(self, X):
         return [model.measure(X) for model in self._models]
@@ -804,12 +845,12 @@ class SDMClassifier(
         )
         return [as_region(thresholds)] * len(models), level
 
-    def _judge(self, measured, alpha, regions, models=None):
+    def _judge(self, measured, alpha, regions):
         """Turn what each model measured into the best one's signals, with codes."""
         best, *others = (
             model.signals(values, region, alpha)
             for model, values, region in zip(
-                models or self._models, measured, regions, strict=True
+                self._models, measured, regions, strict=True
             )
         )
         for other in others:
@@ -878,24 +919,32 @@ class SDMClassifier(
         ]
         return splits, certify
 
+    def _choose_support(self, codes, train, calibration, n_classes, random_state):
+        n_exemplars = count_exemplars(self.support_size, len(train), n_classes)
+        exemplars = choose_exemplars(codes[train], n_exemplars, random_state)
+        return Split(train, calibration, exemplars)
+
     def _build_model(self, adaptor, X, codes, split, n_classes, certify=None):
         return SDMModel.from_training(
             adaptor,
             X,
             codes,
-            split,
+            split.kept,
             n_classes,
             self.max_similarity,
             self.neighbors,
             certify,
         )
 
-    def _model_attributes(self, models, split, n_rows, alpha, classes):
-        """Fitted attributes that follow from the models; the first is the best."""
+    def _model_attributes(self, models, kept, n_rows, alpha, classes):
+        """Fitted attributes that follow from the models; the first is the best.
+
+        `kept` are the rows of its support and of its calibration half.
+        """
         regions, level = self._regions_of(models, alpha)
         attributes = {
-            "support_indices_": split[0],
-            "calibration_indices_": split[1],
+            "support_indices_": kept[0],
+            "calibration_indices_": kept[1],
             "_models": models,
             "_n_rows": n_rows,
             "_alpha": alpha,
@@ -917,11 +966,11 @@ class SDMClassifier(
     def _certify(self, models, regions, level, alpha, classes):
         """Tabulate what the certify rows say of the regions."""
         measured = [model.certify_measured for model in models]
-        signals = self._judge(measured, alpha, regions, models)
+        accepted = self._accept(measured, alpha, regions, models)
         return tabulate_certificate(
-            signals.prediction,
+            measured[0].prediction,
             models[0].certify[2],
-            signals.accepted,
+            accepted,
             classes,
             alpha,
             # Of the paper's region, all bounds at once.

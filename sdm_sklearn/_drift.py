@@ -69,7 +69,7 @@ class DriftMixin:
         >>> bool(clf.drift(X[600:] + 3).pvalue < 1e-6)
         True
         """
-        new, old = _judge(self, X), _judge(self, reference)
+        new, old = _measure(self, X), _measure(self, reference)
         result = Bunch(
             similarity=_compare_values(new.similarity, old.similarity),
             distance=_compare_values(new.distance, old.distance),
@@ -80,8 +80,8 @@ class DriftMixin:
         return result
 
 
-def _judge(estimator, X):
-    """Return the best model's signals of some rows, None for its calibration half."""
+def _measure(estimator, X):
+    """Return what the best model finds of some rows, None for its calibration half."""
     model = estimator._model
     if X is None:
         measured = model.recall_calibration()
@@ -93,9 +93,10 @@ def _judge(estimator, X):
                 f"hundreds. Got {len(X)}."
             )
         measured = model.measure(X)
-    return estimator._judge(
+    measured.accepted = estimator._accept(
         [measured], estimator._alpha, estimator._regions[:1], [model]
     )
+    return measured
 
 
 def _compare_values(new, old):

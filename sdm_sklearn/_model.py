@@ -33,7 +33,7 @@ class SDMModel:
         coordinates.
     support : tuple of ndarray
         Search coordinates (n_support, n_dimensions), true class codes and predicted
-        class codes of the training half. A code of -1 belongs to no class and only
+        class codes of the exemplars. A code of -1 belongs to no class and only
         breaks runs.
     calibration : tuple of ndarray
         Search coordinates, logits and true class codes of the calibration half.
@@ -114,7 +114,7 @@ class SDMModel:
         adaptor,
         X,
         y,
-        split,
+        kept,
         n_classes,
         max_similarity,
         search="auto",
@@ -122,12 +122,13 @@ class SDMModel:
     ):
         """Build the model of a trained adaptor from its parts of X and y.
 
-        `split` and `certify` hold row numbers.
+        `kept` are the row numbers of the support and of the calibration half,
+        `certify` those set aside.
         """
-        train, calibration = split
+        exemplars, calibration = kept
         projection = adaptor.projection()
-        coordinates, logits = projection.project(X, train)
-        support = (coordinates, y[train], logits.argmax(axis=1))
+        coordinates, logits = projection.project(X, exemplars)
+        support = (coordinates, y[exemplars], logits.argmax(axis=1))
         held_out = (*projection.project(X, calibration), y[calibration])
         if certify is not None:
             certify = (*projection.project(X, certify), y[certify])
@@ -238,16 +239,28 @@ class SDMModel:
         out = Bunch(**measured)
         out.update(self._judge(out, out.distance, region))
         out.is_ood = out.similarity == 0
-        out.effective_sample_size = effective_sample_size(
-            out.rescaled_similarity, self.sorted_rescaled
-        )
-        epsilon = dkw_epsilon(out.effective_sample_size.min(axis=1), alpha)
-        lower = np.clip(out.distance - epsilon, 0, 1)
-        out.lower_distance = lower
-        out.upper_distance = np.clip(out.distance + epsilon, 0, 1)
-        for name, value in self._judge(out, lower, region).items():
-            out[f"lower_{name}"] = value
+        out.update(self._band(out.distance, out.rescaled_similarity, alpha))
+        lower = self._judge(out, out.lower_distance, region)
+        out.update({f"lower_{name}": value for name, value in lower.items()})
         return out
+
+    def accept(self, measured, region, alpha, conservative):
+        """Tell which rows are accepted, as `signals` does, without the rest."""
+        judged = self._judge(measured, measured.distance, region)
+        if conservative:
+            band = self._band(measured.distance, judged["rescaled_similarity"], alpha)
+            judged = self._judge(measured, band["lower_distance"], region)
+        return judged["accepted"]
+
+    def _band(self, distance, rescaled_similarity, alpha):
+        """Return the effective sample size and the band of d that follows from it."""
+        size = effective_sample_size(rescaled_similarity, self.sorted_rescaled)
+        epsilon = dkw_epsilon(size.min(axis=1), alpha)
+        return {
+            "effective_sample_size": size,
+            "lower_distance": np.clip(distance - epsilon, 0, 1),
+            "upper_distance": np.clip(distance + epsilon, 0, 1),
+        }
 
     @staticmethod
     def _judge(measured, distance, region):

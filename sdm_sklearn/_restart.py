@@ -102,8 +102,8 @@ def train_restart(
         Embeddings.
     codes : ndarray of shape (n_samples,)
         Class codes.
-    split : tuple of ndarray
-        Rows of the training and of the calibration half.
+    split : Split
+        Rows of the training and of the calibration half, and the exemplars.
     seed : int
         Seed of initial weights and batches.
     attributes : dict
@@ -135,7 +135,11 @@ def train_restart(
             def fitted():
                 model = estimator._build_model(adaptor, X, codes, split, n_classes)
                 return attributes | estimator._model_attributes(
-                    [model], split, len(X), estimator.alpha, attributes["classes_"]
+                    [model],
+                    split.kept,
+                    len(X),
+                    estimator.alpha,
+                    attributes["classes_"],
                 )
 
             epoch = context.subcontext(task_name="epoch")
@@ -149,7 +153,7 @@ def train_restart(
         class_weight = compute_class_weight(
             estimator.class_weight,
             classes=attributes["classes_"],
-            y=attributes["classes_"][codes[split[0]]],
+            y=attributes["classes_"][codes[split.train]],
         )
         with np.errstate(over="ignore", under="ignore"):
             class_weight = class_weight.astype(np.float32)  # as training uses them
@@ -162,7 +166,8 @@ def train_restart(
     result = train_adaptor(
         X,
         codes,
-        *split,
+        split.train,
+        split.calibration,
         n_classes=n_classes,
         n_filters=estimator.n_filters,
         max_epochs=estimator.max_epochs,
@@ -173,6 +178,7 @@ def train_restart(
         standardization=estimator.standardize,
         max_similarity=estimator.max_similarity,
         neighbors=estimator.neighbors,
+        exemplars=split.exemplars,
         class_weight=class_weight,
         device=estimator.device,
         seed=seed,

@@ -1,9 +1,23 @@
 """Training and calibration halves: random ones, and checks of given ones."""
 
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.model_selection import PredefinedSplit, check_cv
+
+
+class Split(NamedTuple):
+    """Rows that train, those of them that are exemplars, and rows that calibrate."""
+
+    train: np.ndarray  # (n_train,) row numbers
+    calibration: np.ndarray  # (n_calibration,) row numbers
+    exemplars: np.ndarray  # (n_support,) ascending positions in `train`
+
+    @property
+    def kept(self):
+        """Row numbers of exemplars and calibration half, which a model keeps."""
+        return self.train[self.exemplars], self.calibration
 
 
 def stratified_halves(y, calibration_size, random_state):

@@ -4,6 +4,7 @@ import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from threadpoolctl import ThreadpoolController
@@ -66,7 +67,7 @@ def one_blas_thread():
 
 _lock = threading.Lock()
 _n_inside = 0
-_limits = None
+_limits: Any = None
 
 
 @functools.cache

@@ -339,6 +339,11 @@ def test_ensemble_accepts_what_all_members_accept():
     assert (accepted <= best.signals(X).accepted).all()
     at_other_alpha = together.predict_selective(X, alpha=0.7, return_mask=True)[1]
     assert not np.array_equal(at_other_alpha, accepted)
+    for conservative in (False, True):
+        together.set_params(conservative=conservative)
+        asked = together.predict_selective(X, return_mask=True)[1]
+        assert_array_equal(asked, together.signals(X).accepted)
+    assert asked.sum() < accepted.sum()
 
 
 def test_a_member_without_a_region_is_told(blobs):

@@ -111,12 +111,12 @@ def test_restarts_under_ray():
     ray = pytest.importorskip("ray")
     joblib_of_ray = pytest.importorskip("ray.util.joblib")
     X, y = make_blobs(300, n_classes=2, separation=4.0)
-    serial = fast().fit(X, y)
+    serial = fast(alpha=0.8, ensemble=True).fit(X, y)
     ray.init(num_cpus=2, include_dashboard=False)
     try:
         joblib_of_ray.register_ray()
         with joblib.parallel_config("ray", n_jobs=2):
-            spread = fast().fit(X, y)
+            spread = fast(alpha=0.8, ensemble=True).fit(X, y)
     finally:
         ray.shutdown()
     assert_same_fit(spread, serial, X)
