@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from _common import Results, Task, decide, fit_sdm, fit_softmax, timed
+from _common import Results, Task, decide, fit_sdm, fit_softmax, timed, with_rule
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -265,11 +265,10 @@ def decide_by_adaptor(X, alpha, sdm, certified):
     for clf, method in ((sdm, "SDM region"), (certified, "SDM certified")):
         signals = clf.signals(X, alpha=alpha)
         decisions[method] = signals.prediction, signals.accepted
-        clf.set_params(region="per_class")
-        signals = clf.signals(X, alpha=alpha)
+        by_class = with_rule(clf, region="per_class")
+        signals = by_class.signals(X, alpha=alpha)
         decisions[f"{method}, per class"] = signals.prediction, signals.accepted
-        answered[f"{method}, per class"] = clf._find_regions(alpha)[1][0].answered
-        clf.set_params(region="joint")
+        answered[f"{method}, per class"] = by_class._find_regions(alpha)[1][0].answered
     return decisions, answered
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from _common import Results, timed
+from _common import Results, timed, with_rule
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -97,10 +97,10 @@ def run_split(X, y, X_ood, n_fit, seed, with_softmax):
             warnings.simplefilter("ignore", ThinEvidenceWarning)
             clf.fit(X[fit], y[fit])
         for kind in ("joint", "per_class"):
-            clf.set_params(region=kind)
-            codes, accepted = clf._decide_at(X[test], ALPHAS)
-            _, accepted_ood = clf._decide_at(X_ood, ALPHAS)
-            answered = [clf._find_regions(a)[1][0].answered for a in ALPHAS]
+            asked = with_rule(clf, region=kind)
+            codes, accepted = asked._decide_at(X[test], ALPHAS)
+            _, accepted_ood = asked._decide_at(X_ood, ALPHAS)
+            answered = [asked._find_regions(a)[1][0].answered for a in ALPHAS]
             method = f"{guarantee}, {kind.replace('_', ' ')}"
             records += judge(method, codes, y[test], accepted, accepted_ood, answered)
     if with_softmax:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from _common import Results, fit_sdm, fit_softmax, timed
+from _common import Results, fit_sdm, fit_softmax, timed, with_rule
 from _common import Task as Known
 from scipy.stats import binom
 
@@ -198,9 +198,9 @@ def run_seed(name, data, seed):
     plain = best_of(together)
     models = {
         "region": plain,
-        "conservative": copy.copy(plain).set_params(conservative=True),
+        "conservative": with_rule(plain, conservative=True),
         "ensemble": together,
-        "ensemble, conservative": copy.copy(together).set_params(conservative=True),
+        "ensemble, conservative": with_rule(together, conservative=True),
         "certified": best_of(certified),
         "certified, ensemble": certified,
     }

@@ -7,6 +7,7 @@ any of its earlier states to the same model.
 """
 
 import hashlib
+import logging
 import os
 import warnings
 from contextlib import suppress
@@ -37,6 +38,7 @@ _WITHOUT_EFFECT = {
     "support_size",
 }
 _CHUNK_ROWS = 4096
+_logger = logging.getLogger("sdm_sklearn")
 
 
 class Checkpoint:
@@ -78,7 +80,19 @@ class Checkpoint:
                 stacklevel=2,
             )
             return None
+        if not {"finished", "history"} <= header.keys():
+            warnings.warn(
+                f"{self.path} is not a checkpoint, so that its restart begins anew.",
+                UserWarning,
+                stacklevel=2,
+            )
+            return None
         header["history"] = decode_records(header["history"])
+        _logger.info(
+            "A restart goes on after epoch %d of its checkpoint %s.",
+            len(header["history"]),
+            self.path,
+        )
         return header | arrays
 
     def remove(self):

@@ -1,5 +1,6 @@
 """SDMClassifier: selective classification with Similarity-Distance-Magnitude."""
 
+import logging
 import os
 import warnings
 from numbers import Integral, Real
@@ -42,7 +43,7 @@ from sdm_sklearn._evidence import (
 )
 from sdm_sklearn._model import SDMModel, to_frame
 from sdm_sklearn._persistence import PersistenceMixin
-from sdm_sklearn._region import NoRegionWarning, describe_missing_region
+from sdm_sklearn._region import NoRegionWarning, Rule, describe_missing_region
 from sdm_sklearn._restart import run_restarts, train_restart
 from sdm_sklearn._selective import (
     SelectiveClassifierMixin,
@@ -62,10 +63,12 @@ from sdm_sklearn._support import choose_exemplars, count_exemplars
 from sdm_sklearn._validation import check_finite, check_labels, check_same_kind
 from sdm_sklearn.activation import log_sdm_activation
 
+_logger = logging.getLogger("sdm_sklearn")
+
 _DTYPES = [np.float64, np.float32, np.float16]
 _SEEDS = np.iinfo(np.int32).max
 # Fitted attributes beside those that end with an underscore.
-_STATE = ("_models", "_regions", "_alpha", "_n_rows")
+_STATE = ("_models", "_regions", "_alpha", "_n_rows", "_rule")
 
 
 class SDMClassifier(
@@ -259,7 +262,9 @@ class SDMClassifier(
 
     alpha_found_ : float
         Largest alpha, to four decimals, for which the calibration half has a region,
-        in every model of an ensemble; NaN if there is none above 1/2.
+        in every model of an ensemble; NaN if there is none above 1/2. With
+        ``region="per_class"`` it is the largest that any class reaches. It says nothing
+        of what can be certified.
 
     history_ : list of dict
         One record per epoch of every restart: "restart", "epoch", "training_loss",
@@ -452,6 +457,9 @@ class SDMClassifier(
                 "at least 2 classes."
             )
         reject_label = resolve_reject_label(self.reject_label, classes)
+        self._rule = Rule(
+            self.region, self.guarantee, self.confidence, self.conservative
+        )
         random_state = check_random_state(self.random_state)
         splits, certify = self._split(X, y, codes, classes, random_state)
         seeds = random_state.randint(_SEEDS, size=len(splits))
@@ -511,7 +519,7 @@ class SDMClassifier(
         )
         for checkpoint in filter(None, checkpoints):
             checkpoint.remove()
-        self._warn_of_region(alpha, self._regions)
+        self._tell_of_region()
         return self
 
     def predict(self, X):
@@ -758,9 +766,9 @@ class SDMClassifier(
         check_is_fitted(self)
         X, y = self._validate(X, y, reset=False)
         check_same_kind(y, self.classes_)
-        known = np.isin(y, self.classes_)
-        codes = np.full(len(y), -1)
-        codes[known] = np.searchsorted(self.classes_, y[known])
+        # Looked up one by one: NumPy compares int64 with uint64 as floats.
+        code_of = {label: code for code, label in enumerate(self.classes_.tolist())}
+        codes = np.array([code_of.get(label, -1) for label in y.tolist()])
         models = [model.extend(X, codes) for model in self._models]
         n_equal = models[0].count_calibration_copies(len(X))
         if n_equal:
@@ -779,7 +787,7 @@ class SDMClassifier(
         )
         for name, value in attributes.items():
             setattr(self, name, value)
-        self._warn_of_region(self._alpha, self._regions)
+        self._tell_of_region()
         return self
 
     def _decide(self, X, alpha):
@@ -799,7 +807,7 @@ class SDMClassifier(
         codes = measured[0].prediction
         return np.logical_and.reduce(
             [
-                model.accept(values, region, alpha, self.conservative)
+                model.accept(values, region, alpha, self._rule.conservative)
                 & (values.prediction == codes)
                 for model, values, region in zip(
                     models or self._models, measured, regions, strict=True
@@ -826,8 +834,9 @@ class SDMClassifier(
 
     def _regions_of(self, models, alpha):
         """Return the region of every model, and the level of its tests or None."""
-        if self.guarantee == "paper" or models[0].certify is None:
-            return [model.find_region(alpha, self.region) for model in models], None
+        rule = self._rule
+        if rule.guarantee == "paper":
+            return [model.find_region(alpha, rule.region) for model in models], None
         best, y = models[0], models[0].certify[2]
         thresholds, level = certify_thresholds(
             score_calibration(best),
@@ -836,12 +845,12 @@ class SDMClassifier(
                 [model.certify_measured for model in models],
                 y,
                 alpha,
-                self.conservative,
+                rule.conservative,
             ),
             best.n_classes,
             alpha,
-            self.confidence,
-            self.region == "per_class",
+            rule.confidence,
+            rule.region == "per_class",
         )
         return [as_region(thresholds)] * len(models), level
 
@@ -857,7 +866,7 @@ class SDMClassifier(
             agree = other.prediction == best.prediction
             best.accepted &= agree & other.accepted
             best.lower_accepted &= agree & other.lower_accepted
-        if self.conservative:
+        if self._rule.conservative:
             best.accepted = best.lower_accepted.copy()
         return best
 
@@ -953,7 +962,9 @@ class SDMClassifier(
             "thresholds_": regions[0].thresholds,
             # In an ensemble every member needs a region: NaN if one has none.
             "alpha_found_": float(
-                np.min([model.find_largest_alpha(self.region) for model in models])
+                np.min(
+                    [model.find_largest_alpha(self._rule.region) for model in models]
+                )
             ),
             "region_report_": report_region(models[0], regions[0], classes),
         }
@@ -974,30 +985,54 @@ class SDMClassifier(
             classes,
             alpha,
             # Of the paper's region, all bounds at once.
-            (1 - self.confidence) / (2 * len(classes)) if level is None else level,
+            (1 - self._rule.confidence) / (2 * len(classes))
+            if level is None
+            else level,
         )
+
+    def _tell_of_region(self):
+        """Warn as below, and log which classes are left out of a region by class."""
+        self._warn_of_region(self._alpha, self._regions)
+        answered = self._regions[0].answered
+        if answered.any() and not answered.all():
+            left_out = self.classes_[~answered].tolist()
+            shown = ", ".join(map(repr, left_out[:5])) + ", ..." * (len(left_out) > 5)
+            _logger.warning(
+                "%d of %d classes are never answered at alpha=%g: %s (region_report_).",
+                len(left_out),
+                len(answered),
+                self._alpha,
+                shown,
+            )
 
     def _warn_of_region(self, alpha, regions):
         """Warn if a model has no region at `alpha`, or one on thin evidence."""
         message: str | None = None
         category: type[UserWarning] = NoRegionWarning
-        if self.guarantee == "certified":
+        rule, certify = self._rule, self._model.certify
+        joint = rule.region == "joint"
+        if rule.guarantee == "certified":
             if not regions[0].answered.any():
                 message = describe_missing_certificate(
                     alpha,
-                    self.confidence,
-                    np.bincount(self._model.certify[2], minlength=len(self.classes_)),
+                    rule.confidence,
+                    np.bincount(certify[2], minlength=len(self.classes_)),
                     self.classes_,
-                    self.region == "joint",
+                    joint,
                 )
         elif not all(region.answered.any() for region in regions):
             message = describe_missing_region(
-                alpha, self.alpha_found_, self._model.calibration[2], self.classes_
+                alpha,
+                self.alpha_found_,
+                self._model.calibration[2],
+                self.classes_,
+                joint,
+                0 if certify is None else len(certify[2]),
             )
         else:
             category = ThinEvidenceWarning
             message = describe_thin_evidence(
-                self._model, regions[0], alpha, self.confidence
+                self._model, regions[0], alpha, rule.confidence
             )
         if message:
             warnings.warn(message, category, stacklevel=stack_level())

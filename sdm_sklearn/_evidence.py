@@ -240,13 +240,20 @@ def describe_missing_certificate(alpha, confidence, n_certify, classes, joint):
     """
     needed = int(np.ceil(np.log(1 - confidence) / np.log(alpha)))
     code = int(n_certify.argmin())
+    if n_certify[code] < needed:
+        reason = f"class {classes.tolist()[code]!r} has {n_certify[code]} in all"
+    else:
+        reason = (
+            f"every class has them ({n_certify[code]} or more), but too few of them "
+            "are accepted, or too many of these are wrong"
+        )
     return (
         f"No class is certified to reach alpha={alpha:g} at confidence {confidence:g}: "
         "every row will be rejected. Without a single error that takes at least "
-        f"{needed} accepted certify rows of a class, and class "
-        f"{classes.tolist()[code]!r} has {n_certify[code]} in all. "
+        f"{needed} accepted certify rows of a class, and {reason}. "
         + ('Pass region="per_class" to answer without a class that fails. ' * joint)
-        + "Lower alpha or confidence, add labelled rows, or raise certify_size."
+        + "Lower alpha or confidence, add labelled rows, or give more of them to the "
+        "certificate: certify_size is a share of the calibration_size."
     )
 
 

@@ -219,7 +219,10 @@ class ExactNeighbors:
             squared[:, :first].min(axis=1, initial=np.inf),
             squared[:, last:].min(axis=1, initial=np.inf),
         )
-        # Everything that may be as near as these, to be measured again.
+        # Everything that may be as near as these, or so near that it counts as 0, is to
+        # be measured again.
+        zero = self._search_units(rounding, squared_norm, squared.dtype)
+        near, breaker = _at_least(near, zero), _at_least(breaker, zero)
         hits = spaces.get(squared.shape, bool)
         limit = _raise(breaker, 2 * error)[:, None]
         np.less_equal(squared[:, :first], limit, out=hits[:, :first])
@@ -309,6 +312,11 @@ class ExactNeighbors:
             lengths = np.sqrt(_squared_norm(queries)) + self._typical_length
             return (_ROUNDING * lengths) ** 2
 
+    def _search_units(self, squared, squared_norm, dtype):
+        """Turn squared distances into what the search has in their place."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return (squared / self.scale**2 - squared_norm).astype(dtype)
+
     def _direct(self, queries, rounding, row, column):
         """Measure squared distances of pairs by direct difference in float64."""
         squared = np.empty(len(row))
@@ -345,17 +353,17 @@ class ExactNeighbors:
 
         def find(rows):
             left_out = None if own is None else own[rows]
-            squared, _, error = self._search_distances(
+            squared, squared_norm, error = self._search_distances(
                 queries[rows], left_out, self._search32, spaces
             )
             # As many points as neighbours are enough, whatever copies they have.
             k = min(n_neighbors, squared.shape[1])
             kth = np.partition(squared, k - 1, axis=1)[:, k - 1]
-            kth = np.minimum(kth, np.finfo(kth.dtype).max)
+            rounding = self.rounding(queries[rows])
+            zero = self._search_units(rounding, squared_norm, kth.dtype)
+            kth = np.minimum(np.maximum(kth, zero), np.finfo(kth.dtype).max)
             row, column = _nonzero(squared <= _raise(kth, 2 * error)[:, None])
-            exact = self._direct(
-                queries[rows], self.rounding(queries[rows]), row, column
-            )
+            exact = self._direct(queries[rows], rounding, row, column)
             # Each point stands for its copies, one more than can be needed.
             copies = np.minimum(self.counts[column], n_neighbors + 1)
             offset = np.arange(copies.sum()) - np.repeat(
@@ -436,6 +444,11 @@ def _raise(value, error):
     with np.errstate(over="ignore", invalid="ignore"):
         raised = np.minimum(value + error, limit).astype(value.dtype)
     return np.where(np.isposinf(value), -np.inf, raised).astype(value.dtype)
+
+
+def _at_least(value, least):
+    """Return the larger one, inf and -inf as they are: nothing is there."""
+    return np.where(np.isfinite(value), np.fmax(value, least), value)
 
 
 def _nonzero(mask):

@@ -22,7 +22,7 @@ from sdm_sklearn._plain_values import (
     decode_records,
     encode_records,
 )
-from sdm_sklearn._region import Region
+from sdm_sklearn._region import Region, Rule
 
 FORMAT_VERSION = 1
 
@@ -205,6 +205,7 @@ def _take_apart(estimator):
             "n_rows": estimator._n_rows,
             "output": _get_output_config("transform", estimator)["dense"],
             "reject_label": encoder.encode(estimator.reject_label_),
+            "rule": estimator._rule._asdict(),
         },
     }
     arrays = {
@@ -230,6 +231,9 @@ def _rebuild(cls, header, arrays):
     missing = _FITTED_KEYS - fitted.keys()
     if missing:
         raise ValueError(f"{sorted(missing)} is missing")
+    # The first files kept no rule beside the parameters.
+    rule = {name: getattr(estimator, name) for name in Rule._fields}
+    estimator._rule = Rule(**rule | fitted.get("rule", {}))
     labels = fitted["classes"]
     classes = np.array(labels["values"], dtype=labels["dtype"])
     sizes = {"n_features": fitted["n_features"], "n_classes": len(classes)}
@@ -318,7 +322,8 @@ def _model_arrays(model, region):
 
 def _build_region(arrays, model, estimator, alpha):
     """Return the region that was saved; one q' per class follows from the model."""
-    if estimator.region == "per_class" and estimator.guarantee == "paper":
+    rule = estimator._rule
+    if rule.region == "per_class" and rule.guarantee == "paper":
         return model.find_region(alpha, "per_class")
     thresholds = arrays["thresholds"]
     q_min = np.where(np.isfinite(thresholds), arrays["q_min"], np.inf)

@@ -139,9 +139,12 @@ def _bound_cells(a, low, high, bound):
 
 
 @_compile()
-def _limit(squared, delta, index):
-    """Largest result in float32 of what may be within a squared distance."""
-    root = np.sqrt(squared / index.scale) + delta
+def _limit(squared, zero, delta, index):
+    """Largest result in float32 of what may be within a squared distance.
+
+    All within `zero` are at distance 0, and none of them may be missed.
+    """
+    root = np.sqrt(max(squared, zero) / index.scale) + delta
     return np.float32(min(root * root * (1 + index.relative) + 1e-37, 1e38))
 
 
@@ -171,22 +174,23 @@ def search(index, queries, order, candidates, answers):
     begin, leading = index.begin, index.leading
     for i in order:
         a, delta, code = queries.leading[i], queries.delta[i], queries.codes[i]
+        zero = queries.rounding[i]
         first, last = index.cell_starts[code], index.cell_starts[code + 1]
         _bound_cells(a, index.low, index.high, bound)
         # Any breakers give a radius to begin with, near ones a small one.
         _try_breakers(index, queries, i, candidates[i], answers)
         _try_breakers(index, queries, i, previous, answers)
-        limit = _limit(answers.radius[i], delta, index)
+        limit = _limit(answers.radius[i], zero, delta, index)
         n = _list_nearest_others(bound, first, last, cells)
         n = _collect(cells[:n], a, limit, begin, leading, within, near)
         _try_breakers(index, queries, i, near[:n], answers)
-        limit = _limit(answers.radius[i], delta, index)
+        limit = _limit(answers.radius[i], zero, delta, index)
         n = _list_in_reach(bound, 0, first, limit, cells, 0)
         n = _list_in_reach(bound, last, n_cells, limit, cells, n)
         n = _collect(cells[:n], a, limit, begin, leading, within, near)
         _try_breakers(index, queries, i, near[:n], answers)
         previous[0] = answers.breaker[i]
-        limit = _limit(answers.radius[i], delta, index)
+        limit = _limit(answers.radius[i], zero, delta, index)
         n = _list_in_reach(bound, first, last, limit, cells, 0)
         n = _collect(cells[:n], a, limit, begin, leading, within, near)
         _count_extenders(index, queries, i, near[:n], limit, answers)
@@ -315,7 +319,7 @@ def _try_breakers(index, queries, i, tried, answers):
     itself, left_out, code = queries.itself[i], queries.left_out[i], queries.codes[i]
     first, last = index.starts[code], index.starts[code + 1]
     radius, breaker = answers.radius[i], answers.breaker[i]
-    limit = _limit(radius, queries.delta[i], index)
+    limit = _limit(radius, zero, queries.delta[i], index)
     points, points_rotated = index.points, index.rotated
     for b in tried:
         if b < 0 or b == left_out or first <= b < last:
@@ -328,7 +332,7 @@ def _try_breakers(index, queries, i, tried, answers):
             squared == radius and _comes_first(index, b, breaker, itself)
         ):
             radius, breaker = squared, b
-            limit = _limit(radius, queries.delta[i], index)
+            limit = _limit(radius, zero, queries.delta[i], index)
     answers.radius[i], answers.breaker[i] = radius, breaker
 
 
@@ -342,7 +346,7 @@ def _count_extenders(index, queries, i, near, limit, answers):
     root = max(np.sqrt(radius / index.scale) - delta, 0.0)
     sure = np.float32(min(root * root * (1 - index.relative), 1e38))
     nearest, extender = answers.near[i], answers.extender[i]
-    near_limit = _limit(nearest, delta, index)
+    near_limit = _limit(nearest, zero, delta, index)
     count = 0
     for b in near:
         if b == left_out:
@@ -362,6 +366,6 @@ def _count_extenders(index, queries, i, near, limit, answers):
             squared == nearest and _comes_first(index, b, extender, itself)
         ):
             nearest, extender = squared, b
-            near_limit = _limit(nearest, delta, index)
+            near_limit = _limit(nearest, zero, delta, index)
     answers.similarity[i] += count
     answers.near[i], answers.extender[i] = nearest, extender

@@ -100,6 +100,15 @@ def class_threshold(values, alpha):
     return float(np.partition(values, index - 1)[index - 1])
 
 
+class Rule(NamedTuple):
+    """How a fitted classifier decides which rows it answers: parameters as of `fit`."""
+
+    region: str
+    guarantee: str
+    confidence: float
+    conservative: bool
+
+
 class CalibrationRows(NamedTuple):
     """What a region is found on, each of shape (n_calibration,).
 
@@ -282,7 +291,7 @@ def find_largest_alpha(rows, n_classes, kind="joint"):
     return low / 10000 if low > 5000 else np.nan
 
 
-def describe_missing_region(alpha, alpha_found, y, classes):
+def describe_missing_region(alpha, alpha_found, y, classes, joint, n_set_aside):
     """Say that there is no region, why as far as is known, and what to do.
 
     Parameters
@@ -295,6 +304,10 @@ def describe_missing_region(alpha, alpha_found, y, classes):
         True class codes.
     classes : ndarray of shape (n_classes,)
         Class labels.
+    joint : bool
+        Whether one class that fails rejects everything.
+    n_set_aside : int
+        Rows that the certificate took from the calibration half.
 
     Returns
     -------
@@ -315,7 +328,12 @@ def describe_missing_region(alpha, alpha_found, y, classes):
         shown = ", ".join(short[:5]) + (", ..." if len(short) > 5 else "")
         message += (
             f"Class {shown} calibration rows, and this alpha needs at least {needed} "
-            "in every class. "
+            "in every class"
+            + (
+                f" ({n_set_aside} rows are set aside by certify_size)"
+                * bool(n_set_aside)
+            )
+            + ". "
         )
     if np.isnan(alpha_found):
         message += "No alpha above 1/2 is attainable on this data (alpha_found_). "
@@ -324,10 +342,12 @@ def describe_missing_region(alpha, alpha_found, y, classes):
             f"The largest alpha attainable on this data is {alpha_found:g} "
             "(alpha_found_). "
         )
-    return message + (
-        "Lower alpha, add labelled rows, or merge classes that are taken for each "
-        "other."
-    )
+    if joint:
+        message += 'Pass region="per_class" to answer without a class that fails. '
+    advice = "add labelled rows, or merge classes that are taken for each other."
+    if np.isnan(alpha_found):
+        return message + advice.capitalize()
+    return f"{message}Lower alpha, {advice}"
 
 
 def in_region(similarity, rescaled_similarity, probability, prediction, region):

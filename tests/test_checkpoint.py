@@ -204,6 +204,13 @@ def test_a_damaged_checkpoint_is_told_and_left(blobs, tmp_path, killed_at, monke
     assert_same_fit(resumed, fast().fit(X, y), X)
 
 
+def test_a_model_file_is_no_checkpoint(blobs, tmp_path):
+    path = str(tmp_path / "model.npz")
+    fast().fit(*blobs).save(path)
+    with pytest.warns(UserWarning, match="is not a checkpoint, so that its restart"):
+        assert Checkpoint(path).load() is None
+
+
 @pytest.mark.slow
 def test_searches_share_a_folder(blobs, tmp_path):
     X, y = blobs

@@ -340,7 +340,7 @@ def test_ensemble_accepts_what_all_members_accept():
     at_other_alpha = together.predict_selective(X, alpha=0.7, return_mask=True)[1]
     assert not np.array_equal(at_other_alpha, accepted)
     for conservative in (False, True):
-        together.set_params(conservative=conservative)
+        together._rule = together._rule._replace(conservative=conservative)
         asked = together.predict_selective(X, return_mask=True)[1]
         assert_array_equal(asked, together.signals(X).accepted)
     assert asked.sum() < accepted.sum()

@@ -79,7 +79,7 @@ def test_conservative_and_ensemble(blobs):
     best._models, best._regions = clf._models[:1], clf._regions[:1]
     for conservative in (False, True):
         for model in (clf, best):
-            model.set_params(conservative=conservative)
+            model._rule = model._rule._replace(conservative=conservative)
         result = clf.drift(X + 0.5)
         assert result.accepted.mean == best.signals(X + 0.5).accepted.mean()
         expected = best.signals(calibration).accepted.mean()

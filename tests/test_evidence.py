@@ -150,6 +150,9 @@ def test_message_of_a_missing_certificate():
     message = describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint=False)
     assert "per_class" not in message
     assert "Lower alpha or confidence" in message
+    counts = np.array([30, 23])
+    message = describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint=False)
+    assert "every class has them (23 or more), but too few of them are acc" in message
 
 
 def test_scores_of_the_calibration_half():

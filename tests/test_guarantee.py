@@ -47,12 +47,13 @@ def model(data):
 # Regions by class ---------------------------------------------------------------------
 
 
-def test_a_class_that_cannot_reach_alpha_is_left_unanswered():
+def test_a_class_that_cannot_reach_alpha_is_left_unanswered(caplog):
     X, y = make_unlearnable_class()
     with pytest.warns(NoRegionWarning):
         joint = fast().fit(X, y)
     assert not joint.predict_selective(X, return_mask=True)[1].any()
     clf = fast(region="per_class").fit(X, y)
+    assert "classes are never answered at alpha=" in caplog.text
     report = clf.region_report_
     assert_array_equal(report["class"], clf.classes_)
     assert report["answered"][0]
@@ -318,3 +319,40 @@ def test_a_saved_model_keeps_its_guarantee(data, tmp_path, parameters):
         for column, values in getattr(clf, name, {}).items():
             assert_array_equal(getattr(again, name)[column], values)
     assert again.q_min_ == clf.q_min_
+
+
+@pytest.mark.parametrize("fitted", ["joint", "per_class", "certified"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"region": "joint"},
+        {"region": "per_class"},
+        {"guarantee": "paper"},
+        {"guarantee": "certified"},
+        {"conservative": True, "confidence": 0.99},
+    ],
+)
+def test_parameters_changed_after_fit_change_no_answer(fitted, changed, tmp_path):
+    X, y = make_blobs(700, n_classes=3, separation=3.0)
+    parameters = {"region": fitted}
+    if fitted == "certified":
+        parameters = {"region": "per_class", "guarantee": "certified"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoRegionWarning)
+        clf = fast(alpha=0.7, **parameters).fit(X, y)
+        expected = [
+            clf.predict_selective(X, alpha=a, return_mask=True)[1] for a in (None, 0.8)
+        ]
+        assert expected[0].any()
+        certificate = getattr(clf, "certificate_", {})
+        clf.set_params(**changed)
+        clf.save(tmp_path / "model.npz")
+        for model in (clf, SDMClassifier.load(tmp_path / "model.npz")):
+            for alpha, accepted in zip((None, 0.8), expected, strict=True):
+                asked = model.predict_selective(X, alpha=alpha, return_mask=True)[1]
+                assert_array_equal(asked, accepted)
+            at_its_own = model.predict_selective(X, alpha=0.7, return_mask=True)[1]
+            assert_array_equal(at_its_own, expected[0])
+            for name, column in certificate.items():
+                assert_array_equal(model.certificate_[name], column)
+        clf.add_to_support(X[:2] + 0.1, y[:2])

@@ -8,6 +8,7 @@ from numpy.testing import assert_array_equal
 
 from sdm_sklearn import _neighbors
 from sdm_sklearn._neighbors import ExactNeighbors, cap_similarity
+from sdm_sklearn._pruned import PrunedNeighbors
 
 
 def brute_force(support, labels, predictions, queries, query_predictions, own=None):
@@ -177,6 +178,27 @@ def test_an_exact_copy_is_at_distance_0_whatever_rounding_does():
     _, nearest, position = index.query(elsewhere, labels)
     assert_array_equal(nearest, np.zeros(200))
     assert_array_equal(position, np.arange(200))
+
+
+@pytest.mark.parametrize("offset", [1e9, 1e10, 1e12])
+@pytest.mark.parametrize("kind", [ExactNeighbors, PrunedNeighbors])
+def test_all_that_is_only_rounding_ties(kind, offset):
+    # Spread against the offset: many points are at distance 0, farther apart than the
+    # search itself can tell or not. The first of them in row order is the nearest.
+    support = np.random.RandomState(0).randn(300, 1) + offset
+    labels = np.arange(300) % 3
+    index = kind(support, labels, labels, 3)
+    squared = np.square(support - support.T)
+    lengths = np.abs(support) + np.median(np.abs(support))
+    squared[squared <= (1e-12 * lengths) ** 2] = 0
+    similarity, distance, nearest = index.query(support, labels)
+    assert_array_equal(nearest, squared.argmin(axis=1))
+    assert_array_equal(distance, np.sqrt(squared.min(axis=1)))
+    same = labels[:, None] == labels
+    radius = np.where(same, np.inf, squared).min(axis=1)
+    assert_array_equal(similarity, (squared < radius[:, None]).sum(axis=1))
+    first = index.kneighbors(support, 1)[1][:, 0]
+    assert_array_equal(first, squared.argmin(axis=1))
 
 
 def test_a_point_far_out_does_not_make_others_copies():

@@ -259,12 +259,20 @@ def test_effective_sample_size_by_hand():
 def test_message_of_a_missing_region():
     classes = np.array(["a", "b", "c", "d", "e", "f", "g"])
     y = np.repeat(np.arange(7), [9, 8, 1, 1, 1, 1, 1])
-    message = describe_missing_region(0.9, 0.75, y, classes)
+    message = describe_missing_region(0.9, 0.75, y, classes, True, 0)
     assert "No region of the calibration half reaches alpha=0.9: every row" in message
     assert "Class 'b' has 8, 'c' has 1, 'd' has 1, 'e' has 1, 'f' has 1, ..." in message
     assert "this alpha needs at least 9 in every class" in message
     assert "The largest alpha attainable on this data is 0.75 (alpha_found_)" in message
     assert "Lower alpha, add labelled rows" in message
-    message = describe_missing_region(0.6, np.nan, np.repeat([0, 1], 50), classes[:2])
+    assert 'region="per_class"' in message
+    assert "set aside" not in message
+    message = describe_missing_region(0.9, 0.75, y, classes, True, 30)
+    assert "in every class (30 rows are set aside by certify_size). " in message
+    y = np.repeat([0, 1], 50)
+    message = describe_missing_region(0.6, np.nan, y, classes[:2], False, 0)
+    assert "per_class" not in message
+    assert "Lower alpha" not in message
+    assert "Add labelled rows" in message
     assert "calibration rows" not in message
     assert "No alpha above 1/2 is attainable" in message

@@ -87,6 +87,13 @@ def test_adding_rows_equals_a_model_that_had_them(labels, cuts, max_similarity):
     assert_array_equal(clf.support_indices_[-len(labels) :], added)
 
 
+def test_labels_beyond_the_precision_of_floats_stay_apart():
+    clf = SDMClassifier(alpha=0.7, n_filters=8, max_epochs=2, random_state=0)
+    clf.fit(X[:300], np.array([2**53, 2**53 + 1, 2**53 + 2])[CODES[:300]])
+    clf.add_to_support(X[:3] + 0.1, np.full(3, 2**53 + 1, dtype=np.uint64))
+    assert_array_equal(clf._models[0].support[1][-3:], [1, 1, 1])
+
+
 def test_every_member_of_an_ensemble_is_updated():
     clf = fit(ensemble=True)
     other = fit(ensemble=True)
