@@ -38,7 +38,8 @@ def power_form(query, key, value, n, b, attn_mask=None, is_causal=False):
         weights = weights.masked_fill(
             torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), 0
         )
-    return weights / weights.sum(-1, keepdim=True) @ value
+    weights = weights / weights.sum(-1, keepdim=True)
+    return weights.to(value.dtype) @ value
 
 
 def make_inputs(length, dtype, batch=2, key_heads=HEADS, needs_grad=True):
