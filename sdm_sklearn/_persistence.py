@@ -23,6 +23,7 @@ from sdm_sklearn._plain_values import (
     encode_records,
 )
 from sdm_sklearn._region import Region, Rule
+from sdm_sklearn._selective import check_alpha, resolve_reject_label
 
 FORMAT_VERSION = 1
 
@@ -53,6 +54,7 @@ _INDEX_SCHEMA = {
     "calibration_indices": ("i", ("n_calibration",)),
 }
 # Only where rows were set aside for a certificate.
+_CERTIFY_INDEX_SCHEMA = {"certify_indices": ("i", ("n_certify",))}
 _CERTIFY_SCHEMA = {
     "certify_coordinates": ("f", ("n_certify", "n_coordinates")),
     "certify_logits": ("f", ("n_certify", "n_classes")),
@@ -239,7 +241,11 @@ def _rebuild(cls, header, arrays):
     sizes = {"n_features": fitted["n_features"], "n_classes": len(classes)}
     first_sizes = _check_arrays(arrays, "", _INDEX_SCHEMA, sizes)
     max_similarity = decode(fitted["max_similarity"], arrays)
+    reject_label = decode(fitted["reject_label"], arrays)
     certified = "certify_indices" in arrays
+    _check_fitted(
+        fitted, classes, max_similarity, reject_label, estimator._rule, certified
+    )
     schema = _MODEL_SCHEMA | (_CERTIFY_SCHEMA if certified else {})
     models, regions = [], []
     for i in range(fitted["n_models"]):
@@ -254,11 +260,16 @@ def _rebuild(cls, header, arrays):
             _build_model(own, len(classes), max_similarity, estimator.neighbors)
         )
         regions.append(_build_region(own, models[-1], estimator, fitted["alpha"]))
-    for name in _INDEX_SCHEMA:
+    indices = [*_INDEX_SCHEMA]
+    if certified:
+        sizes["n_certify"] = len(models[0].certify[2])
+        _check_arrays(arrays, "", _CERTIFY_INDEX_SCHEMA, sizes)
+        indices += _CERTIFY_INDEX_SCHEMA
+    for name in indices:
         _check_codes(arrays[name], name, 0, fitted["n_rows"])
     attributes = {
         "classes_": classes,
-        "reject_label_": decode(fitted["reject_label"], arrays),
+        "reject_label_": reject_label,
         "n_features_in_": fitted["n_features"],
         "support_indices_": arrays["support_indices"],
         "calibration_indices_": arrays["calibration_indices"],
@@ -398,6 +409,38 @@ def _check_values(arrays, prefix, n_classes):
         if name not in arrays:
             continue  # no rows were set aside
         _check_codes(arrays[name], prefix + name, low, n_classes)
+
+    for name, low in (
+        ("adaptor_scale", np.nextafter(0, 1)),
+        ("calibration_similarity", 0),
+        ("calibration_nearest_distance", 0),
+    ):
+        if (arrays[name] < low).any():
+            raise ValueError(f"{prefix}{name} has values that are too small")
+
+
+def _check_fitted(fitted, classes, max_similarity, reject_label, rule, certified):
+    """Raise if what a file says of a fit could not have come from one."""
+    check_alpha(fitted["alpha"])
+    if len(classes) < 2 or not np.array_equal(np.unique(classes), classes):
+        raise ValueError("classes are not in order, or not distinct")
+    resolve_reject_label(reject_label, classes)
+    is_count = isinstance(max_similarity, int) and max_similarity >= 1
+    names, output = fitted["feature_names"], fitted["output"]
+    for name, value, allowed in (
+        ("max_similarity", max_similarity, max_similarity is None or is_count),
+        ("feature_names", names, names is None or len(names) == fitted["n_features"]),
+        ("output", output, output in ("default", "pandas", "polars")),
+        ("region", rule.region, rule.region in ("joint", "per_class")),
+        ("confidence", rule.confidence, 0 < rule.confidence < 1),
+        (
+            "guarantee",
+            rule.guarantee,
+            rule.guarantee == "paper" or (rule.guarantee == "certified" and certified),
+        ),
+    ):
+        if not allowed:
+            raise ValueError(f"{name} is {value!r}")
 
 
 def _check_codes(codes, name, low, high):

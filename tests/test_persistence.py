@@ -290,6 +290,33 @@ def tell(part, name, value):
         (tell("parameters", "cv", {"call": "os.system"}), "'call' is an unknown kind"),
         (tell("parameters", "cv", {"array": "nowhere"}), "nowhere"),
         (tell("parameters", "cv", {}), "not enough values"),
+        (tell("fitted", "alpha", "0.9"), "alpha must be an accuracy"),
+        (tell("fitted", "alpha", 7), "alpha must be an accuracy"),
+        (tell("fitted", "max_similarity", -5), "max_similarity is -5"),
+        (
+            lambda h, a: h["fitted"].update(
+                reject_label=h["fitted"]["classes"]["values"][0]
+            ),
+            "is one of the classes",
+        ),
+        (tell("fitted", "reject_label", -1), "cannot stand in one array"),
+        (tell("fitted", "output", "bogus"), "output is 'bogus'"),
+        (tell("fitted", "feature_names", ["x"]), r"feature_names is \['x'\]"),
+        (
+            tell("fitted", "rule", {"guarantee": "certified"}),
+            "guarantee is 'certified'",
+        ),
+        (tell("fitted", "rule", {"region": "none"}), "region is 'none'"),
+        (tell("fitted", "rule", {"confidence": 2.0}), "confidence is 2.0"),
+        (
+            lambda h, a: h["fitted"]["classes"]["values"].reverse(),
+            "classes are not in order",
+        ),
+        (overwrite("model0_adaptor_scale", 0), "adaptor_scale has values that are too"),
+        (
+            overwrite("model0_calibration_nearest_distance", -1),
+            "nearest_distance has values that are too small",
+        ),
         (tell("fitted", "n_models", 0), "consists of"),
         (tell("fitted", "n_models", "many"), "consists of"),
         (tell("fitted", "n_models", 2), "model1_adaptor_center is missing"),
