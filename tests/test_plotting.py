@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import warnings
 from copy import deepcopy
 from itertools import pairwise
 
@@ -546,6 +547,16 @@ def test_exemplar_card(fitted, wrap):
     verdict = "accepted" if display.row.accepted else "rejected"
     assert verdict in display.figure_.get_suptitle()
     nothing_is_clipped(display.figure_)
+
+
+def test_exemplar_card_of_a_model_with_few_exemplars(fitted):
+    _, X, y, _ = fitted
+    clf = SDMClassifier(alpha=0.7, support_size=4, max_epochs=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        clf.fit(X[:300], y[:300])
+    card = ExemplarCardDisplay.from_estimator(clf, X[300], X[:300], y[:300])
+    assert sorted(card.exemplars.index) == sorted(clf.support_indices_)
 
 
 def test_exemplar_card_takes_any_text(fitted):

@@ -113,7 +113,7 @@ class ExemplarCardDisplay:
             The texts behind `X_train`, shown beside the exemplars.
 
         n_neighbors : int, default=8
-            Number of exemplars to show.
+            Number of exemplars to show, or all if there are fewer.
 
         alpha : float, default=None
             Accuracy asked for. None stands for what `predict_selective` of the
@@ -155,6 +155,7 @@ class ExemplarCardDisplay:
                 "needed, one for each of y_train."
             )
         _check_labels(classifier, y_train)
+        n_neighbors = min(n_neighbors, len(classifier.support_indices_))
         distance, index = classifier.kneighbors(inner, n_neighbors=n_neighbors)
         exemplars, calibration = (
             unwrap_sdm(estimator, _safe_indexing(X_train, rows))[1]
