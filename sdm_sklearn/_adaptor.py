@@ -1,10 +1,11 @@
 """Training of the exemplar adaptor. The only estimator module that imports torch."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from sdm_sklearn._blocks import explained_memory_error
 from sdm_sklearn._ecdf import evaluate_distance, fit_class_ecdf
@@ -146,6 +147,11 @@ def train_adaptor(
     graph = NNDescentGraph() if by_descent else None
     center, scale = fit_standardization(X, train, standardization)
     work = min(batch_size, len(train)) * X.shape[1] * n_filters
+    is_small = work < _FEW_MULTIPLICATIONS
+    # OpenMP's limit is one of the calling thread: nothing else is slowed down.
+    one_openmp_thread = partial(
+        ThreadpoolController().limit, limits=1, user_api="openmp"
+    )
     saved = None if checkpoint is None else checkpoint.load()
     if saved is not None and saved["finished"]:
         return TrainingResult(*unpack_result(saved))
@@ -153,10 +159,6 @@ def train_adaptor(
         # Callers may sit under no_grad or inference_mode: such tensors do not train.
         torch.inference_mode(False),
         torch.enable_grad(),
-        # OpenMP's limit is one of the calling thread: nothing else is slowed down.
-        threadpool_limits(1, user_api="openmp")
-        if work < _FEW_MULTIPLICATIONS
-        else nullcontext(),
         explained_memory_error(
             f"Training on {device!r} takes batch_size={batch_size} rows at a time to "
             f"n_filters={n_filters} filters: lower batch_size or n_filters."
@@ -183,24 +185,26 @@ def train_adaptor(
             state.restore(saved)
         for epoch in range(len(state.history) + 1, max_epochs + 1):
             total = 0.0
-            for batch in _batches(random.permutation(len(train)), batch_size):
-                rows = train[batch]
-                inputs = _to_float32(standardize(X[rows], center, scale))
-                hidden = torch.nn.functional.linear(
-                    torch.as_tensor(inputs, device=device), *parameters[:2]
-                )
-                logits = torch.nn.functional.linear(hidden, *parameters[2:])
-                loss = sdm_loss(
-                    logits,
-                    torch.as_tensor(y[rows], device=device),
-                    state.similarity[batch],
-                    state.distance[batch],
-                    class_weight=class_weight,
-                )
-                state.adam.step(torch.autograd.grad(loss, parameters))
-                if state.average is not None:
-                    state.average.update(parameters)
-                total += float(loss.detach()) * len(batch)
+            # Not over the searches between epochs, which need all threads.
+            with one_openmp_thread() if is_small else nullcontext():
+                for batch in _batches(random.permutation(len(train)), batch_size):
+                    rows = train[batch]
+                    inputs = _to_float32(standardize(X[rows], center, scale))
+                    hidden = torch.nn.functional.linear(
+                        torch.as_tensor(inputs, device=device), *parameters[:2]
+                    )
+                    logits = torch.nn.functional.linear(hidden, *parameters[2:])
+                    loss = sdm_loss(
+                        logits,
+                        torch.as_tensor(y[rows], device=device),
+                        state.similarity[batch],
+                        state.distance[batch],
+                        class_weight=class_weight,
+                    )
+                    state.adam.step(torch.autograd.grad(loss, parameters))
+                    if state.average is not None:
+                        state.average.update(parameters)
+                    total += float(loss.detach()) * len(batch)
 
             adaptor = Adaptor(center, scale, *map(_to_numpy, state.weights))
             if not all(np.isfinite(weights).all() for weights in adaptor):

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_limits
 
+from sdm_sklearn import _adaptor
 from sdm_sklearn._adaptor import (
     SOFTMAX_DISTANCE,
     SOFTMAX_SIMILARITY,
@@ -13,6 +15,7 @@ from sdm_sklearn._adaptor import (
     train_adaptor,
 )
 from sdm_sklearn._linear import Adaptor
+from sdm_sklearn._search import make_search
 from tests.conftest import make_blobs
 
 SETTINGS = {
@@ -252,6 +255,19 @@ def test_any_dtype_is_read_batch_by_batch(dtype):
     as_double = train(X.astype(np.float64), y, max_epochs=2)
     for a, b in zip(result.adaptor, as_double.adaptor, strict=True):
         assert_array_equal(a, b)
+
+
+def test_searches_between_epochs_may_use_all_threads(blobs, monkeypatch):
+    seen = []
+
+    def spy(*arguments):
+        seen.append(torch.get_num_threads())
+        return make_search(*arguments)
+
+    monkeypatch.setattr(_adaptor, "make_search", spy)
+    with threadpool_limits(3, user_api="openmp"):
+        train(*blobs, max_epochs=2)
+    assert set(seen) == {3}
 
 
 def test_selection_loss_by_hand():
