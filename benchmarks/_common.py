@@ -255,6 +255,14 @@ class Results:
                     file.write(json.dumps(record) + "\n")
         return self.records[key]
 
+    def matching(self, **entries):
+        """Return the records with these entries, in the order of their keys."""
+        return [
+            record
+            for _, record in sorted(self.records.items())
+            if entries.items() <= {key: record[key] for key in self.keys}.items()
+        ]
+
     def _know(self, record):
         self.records[tuple(record[key] for key in self.keys)] = record
 

@@ -160,9 +160,7 @@ def main():
                 # Classes without a region, or with a thin one: an outcome here.
                 warnings.simplefilter("ignore")
                 results.get(timed(run), name, seed)
-        seeds = [
-            record for key, record in sorted(results.records.items()) if key[0] == name
-        ]
+        seeds = results.matching(fit=name)
         if seeds:
             print_table(name, seeds)
 

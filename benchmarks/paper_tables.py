@@ -385,11 +385,7 @@ def main():
                 # Accepting nothing is an outcome here.
                 warnings.simplefilter("ignore")
                 results.get(timed(run), name, seed, arguments.restarts)
-        seeds = [
-            record
-            for key, record in sorted(results.records.items())
-            if key[0] == name and key[2] == arguments.restarts
-        ]
+        seeds = results.matching(task=name, restarts=arguments.restarts)
         if seeds:
             print_task(name, seeds)
 

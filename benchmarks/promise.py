@@ -216,11 +216,7 @@ def main():
         for seed in range(arguments.splits):
             run = partial(run_split, X, y, X_ood, n_fit, seed, name != "clinc150")
             results.get(timed(run), name, seed)
-        splits = [
-            record["records"]
-            for key, record in sorted(results.records.items())
-            if key[0] == name
-        ]
+        splits = [record["records"] for record in results.matching(set=name)]
         if splits:
             print_table(name, splits, n_fit, len(X) - n_fit)
 

@@ -377,9 +377,7 @@ def main():
                 # No region, or one on thin evidence: an outcome here.
                 warnings.simplefilter("ignore")
                 results.get(timed(run), name, seed)
-        seeds = [
-            record for key, record in sorted(results.records.items()) if key[0] == name
-        ]
+        seeds = results.matching(set=name)
         if seeds:
             print_set(name, seeds)
 

@@ -1,6 +1,7 @@
 """Training of the exemplar adaptor. The only estimator module that imports torch."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -146,15 +147,13 @@ def train_adaptor(
     by_descent = isinstance(neighbors, str) and neighbors == "nndescent"
     graph = NNDescentGraph() if by_descent else None
     center, scale = fit_standardization(X, train, standardization)
-    work = min(batch_size, len(train)) * X.shape[1] * n_filters
-    is_small = work < _FEW_MULTIPLICATIONS
-    # OpenMP's limit is one of the calling thread: nothing else is slowed down.
-    one_openmp_thread = partial(
-        ThreadpoolController().limit, limits=1, user_api="openmp"
-    )
     saved = None if checkpoint is None else checkpoint.load()
     if saved is not None and saved["finished"]:
         return TrainingResult(*unpack_result(saved))
+    limited: Callable[[], AbstractContextManager] = nullcontext
+    if min(batch_size, len(train)) * X.shape[1] * n_filters < _FEW_MULTIPLICATIONS:
+        # OpenMP's limit is one of the calling thread: nothing else is slowed down.
+        limited = partial(ThreadpoolController().limit, limits=1, user_api="openmp")
     with (
         # Callers may sit under no_grad or inference_mode: such tensors do not train.
         torch.inference_mode(False),
@@ -186,7 +185,7 @@ def train_adaptor(
         for epoch in range(len(state.history) + 1, max_epochs + 1):
             total = 0.0
             # Not over the searches between epochs, which need all threads.
-            with one_openmp_thread() if is_small else nullcontext():
+            with limited():
                 for batch in _batches(random.permutation(len(train)), batch_size):
                     rows = train[batch]
                     inputs = _to_float32(standardize(X[rows], center, scale))

@@ -246,8 +246,8 @@ class ExactNeighbors:
         index[index == len(self.order)] = -1
 
         # Extenders that are surely nearer than the breaker, and those that may be.
+        shift = self._search_units(radius, squared_norm, np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            shift = radius / self.scale**2 - squared_norm
             sure = (shift - error).astype(squared.dtype)
         maybe = _raise(shift.astype(squared.dtype), error)
         similarity = _count(inner < sure[:, None], counts)

@@ -326,14 +326,10 @@ def describe_missing_region(alpha, alpha_found, y, classes, joint, n_set_aside):
     )
     if short:
         shown = ", ".join(short[:5]) + (", ..." if len(short) > 5 else "")
+        aside = f" ({n_set_aside} rows are set aside by certify_size)"
         message += (
             f"Class {shown} calibration rows, and this alpha needs at least {needed} "
-            "in every class"
-            + (
-                f" ({n_set_aside} rows are set aside by certify_size)"
-                * bool(n_set_aside)
-            )
-            + ". "
+            f"in every class{aside if n_set_aside else ''}. "
         )
     if np.isnan(alpha_found):
         message += "No alpha above 1/2 is attainable on this data (alpha_found_). "

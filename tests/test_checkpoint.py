@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.model_selection import GridSearchCV
 
-from sdm_sklearn import SDMClassifier, _adaptor
+from sdm_sklearn import _adaptor
 from sdm_sklearn._checkpoint import Checkpoint, open_checkpoints
+from tests import conftest
 from tests.conftest import make_blobs
 
 pytestmark = pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning")
@@ -18,17 +20,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning")
 ROOT = Path(__file__).parent.parent
 
 
-def fast(**parameters):
-    defaults = {
-        "alpha": 0.9,
-        "n_filters": 8,
-        "n_restarts": 2,
-        "max_epochs": 3,
-        "patience": None,
-        "ensemble": True,
-        "random_state": 0,
-    }
-    return SDMClassifier(**(defaults | parameters))
+fast = partial(
+    conftest.fast, n_filters=8, n_restarts=2, max_epochs=3, patience=None, ensemble=True
+)
 
 
 def assert_same_fit(first, second, X):

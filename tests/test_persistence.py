@@ -2,6 +2,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import joblib
@@ -15,6 +16,7 @@ from sklearn.model_selection import KFold, PredefinedSplit
 from sdm_sklearn import ModelFileError, NoRegionWarning, SDMClassifier
 from sdm_sklearn._container import read_container, write_container
 from sdm_sklearn._persistence import FORMAT_VERSION
+from tests import conftest
 from tests.conftest import make_blobs
 
 pytestmark = [
@@ -26,15 +28,7 @@ MODELS = Path(__file__).parent / "data" / "models"
 METHODS = ["predict", "predict_proba", "decision_function", "predict_selective"]
 
 
-def fast(**parameters):
-    defaults = {
-        "alpha": 0.9,
-        "n_filters": 8,
-        "n_restarts": 1,
-        "max_epochs": 8,
-        "random_state": 0,
-    }
-    return SDMClassifier(**(defaults | parameters))
+fast = partial(conftest.fast, n_filters=8, max_epochs=8)
 
 
 def assert_same_model(again, clf, X):
