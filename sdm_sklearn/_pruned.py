@@ -27,6 +27,8 @@ _NEAR_QUERIES = 16
 # In search units, in which exemplars have length 1 at most. Beyond it float32 tells
 # exemplars no longer apart, and exact search answers.
 _TOO_FAR = 1e4
+# Leading coordinates are rounded to whole steps, up to the largest number of a byte.
+_MAX_STEPS = 127
 
 
 class PrunedNeighbors:
@@ -69,7 +71,9 @@ class PrunedNeighbors:
         self._place[position] = np.arange(len(position))
         # Where a cell has no more points its last one is repeated.
         member = begin[:-1, None] + np.arange(kernel.N_MEMBERS)
-        cells = leading[position[np.minimum(member, begin[1:, None] - 1)]]
+        place = position[np.minimum(member, begin[1:, None] - 1)]
+        self._step = _choose_step(leading)
+        cells = _in_steps(leading, self._step)[place]
         rows, row = exact.order, exact._begin[position]
         self._arrays = {
             "points": exact.points,
@@ -81,7 +85,8 @@ class PrunedNeighbors:
             "starts": exact.starts,
             "cell_starts": np.searchsorted(begin, exact.starts),
             "begin": begin,
-            "leading": _columns(cells).reshape(len(cells), -1),
+            "leading": _columns(cells).reshape(len(cells), -1).astype(np.int8),
+            "step": self._step,
             "low": _columns(cells.min(axis=1)),
             "high": _columns(cells.max(axis=1)),
             "scale": float(exact.scale**2),
@@ -136,7 +141,7 @@ class PrunedNeighbors:
         asked = {
             "points": np.ascontiguousarray(queries, dtype=np.float64),
             "rotated": rotated.astype(np.float32),
-            "leading": leading,
+            "leading": _in_steps(leading, self._step),
             "codes": predictions.astype(np.int64),
             "own": point,
             "left_out": left_out,
@@ -234,6 +239,25 @@ def _leading_axes(rotated, n_leading):
     # The lengths of the rest differ by no more than the points do.
     leading[:, n_axes] = np.sqrt(_squared_norm(rotated[:, n_axes:]))
     return leading
+
+
+def _choose_step(leading):
+    """The unit in which coordinates are whole numbers of a byte.
+
+    Two of all points but the farthest are at most 254 steps apart, whose square fits
+    into 16 bits.
+    """
+    lengths = np.sqrt(_squared_norm(leading.astype(np.float64)))
+    length = np.quantile(lengths, 0.99) or 1.0
+    # Above what is 0 in float32.
+    return max(float(length / _MAX_STEPS), 1e-30)
+
+
+def _in_steps(leading, step):
+    # What is cut off only brings points nearer to each other.
+    with np.errstate(over="ignore"):
+        steps = np.clip(np.rint(leading / step), -_MAX_STEPS, _MAX_STEPS)
+    return steps.astype(np.int16)
 
 
 def _columns(values):

@@ -26,9 +26,10 @@ class Index(NamedTuple):
     starts: np.ndarray  # (n_classes + 2,) first point of each group
     cell_starts: np.ndarray  # (n_classes + 2,) first cell of each group
     begin: np.ndarray  # (n_cells + 1,) first point of each cell
-    leading: np.ndarray  # (n_cells, N_LEADING * N_MEMBERS), float32, axis by axis
-    low: np.ndarray  # (N_LEADING, n_cells), float32, the box around each cell
-    high: np.ndarray  # (N_LEADING, n_cells), float32
+    leading: np.ndarray  # (n_cells, N_LEADING * N_MEMBERS), int8, axis by axis
+    low: np.ndarray  # (N_LEADING, n_cells), int16, the box around each cell
+    high: np.ndarray  # (N_LEADING, n_cells), int16
+    step: float  # what these are counted in, in search units
     scale: float  # squared length of a search unit
     relative: float  # relative rounding error of a squared distance in float32
     ends: np.ndarray  # see `_measure`
@@ -40,7 +41,7 @@ class Queries(NamedTuple):
 
     points: np.ndarray  # (n_queries, n_axes)
     rotated: np.ndarray  # (n_queries, n_axes), float32, search units
-    leading: np.ndarray  # (n_queries, N_LEADING), float32
+    leading: np.ndarray  # (n_queries, N_LEADING), int16, in steps
     codes: np.ndarray  # (n_queries,) predicted classes
     own: np.ndarray  # (n_queries,) point that the query itself is, or -1
     left_out: np.ndarray  # (n_queries,) the same unless it has copies
@@ -120,22 +121,37 @@ def _measure(a, b, rounding, ends, merges):
 
 
 @_compile(fastmath=True)
-def _measure32(a, b):
-    total = np.float32(0)
-    for j in range(len(a)):
-        total += (a[j] - b[j]) * (a[j] - b[j])
-    return total
+def _measure_roughly(a, points, tried, rough):
+    """Squared distances to some points in float32."""
+    # Without a branch in between, so that the processor fetches many at a time.
+    for k in range(len(tried)):
+        b = points[tried[k]]
+        total = np.float32(0)
+        for j in range(len(a)):
+            total += (a[j] - b[j]) * (a[j] - b[j])
+        rough[k] = total
 
 
-@_compile(fastmath=True)
+@_compile()
 def _bound_cells(a, low, high, bound):
-    """Squared distances of a query to the boxes of all cells."""
+    """Squared distances of a query to the boxes of all cells, in steps.
+
+    What exceeds 16 bits starts again from 0: such a cell may be searched in vain.
+    """
     bound[:] = 0
     for j in range(N_LEADING):
         x, left, right = a[j], low[j], high[j]
         for k in range(len(bound)):
-            gap = max(left[k] - x, np.float32(0)) + max(x - right[k], np.float32(0))
-            bound[k] += gap * gap
+            gap = np.int16(max(left[k], min(x, right[k])) - x)
+            bound[k] = np.uint16(bound[k] + np.uint16(gap * gap))
+
+
+@_compile()
+def _in_steps(limit, step):
+    """Largest squared distance in steps of what may be within a squared distance."""
+    # Along every axis both ends are rounded by half a step. One more for the division.
+    root = np.sqrt(np.float64(limit)) / step + np.sqrt(N_LEADING)
+    return np.uint16(min(root * root + 1, 65535.0))
 
 
 @_compile()
@@ -166,10 +182,11 @@ def search(index, queries, order, candidates, answers):
     processor's cache. `candidates` are points, or -1, tried first as breakers.
     """
     n_cells = index.low.shape[1]
-    bound = np.empty(n_cells, dtype=np.float32)
+    bound = np.empty(n_cells, dtype=np.uint16)
     cells = np.empty(n_cells, dtype=np.int64)
-    within = np.empty(N_MEMBERS, dtype=np.float32)
+    within = np.empty(N_MEMBERS, dtype=np.uint16)
     near = np.empty(n_cells * N_MEMBERS, dtype=np.int64)
+    rough = np.empty(max(len(near), candidates.shape[1]), dtype=np.float32)
     previous = np.full(1, -1)
     begin, leading = index.begin, index.leading
     for i in order:
@@ -178,22 +195,22 @@ def search(index, queries, order, candidates, answers):
         first, last = index.cell_starts[code], index.cell_starts[code + 1]
         _bound_cells(a, index.low, index.high, bound)
         # Any breakers give a radius to begin with, near ones a small one.
-        _try_breakers(index, queries, i, candidates[i], answers)
-        _try_breakers(index, queries, i, previous, answers)
-        limit = _limit(answers.radius[i], zero, delta, index)
+        _try_breakers(index, queries, i, candidates[i], rough, answers)
+        _try_breakers(index, queries, i, previous, rough, answers)
         n = _list_nearest_others(bound, first, last, cells)
-        n = _collect(cells[:n], a, limit, begin, leading, within, near)
-        _try_breakers(index, queries, i, near[:n], answers)
-        limit = _limit(answers.radius[i], zero, delta, index)
-        n = _list_in_reach(bound, 0, first, limit, cells, 0)
-        n = _list_in_reach(bound, last, n_cells, limit, cells, n)
-        n = _collect(cells[:n], a, limit, begin, leading, within, near)
-        _try_breakers(index, queries, i, near[:n], answers)
+        n = _pick_nearest(cells[:n], a, begin, leading, within, near)
+        _try_breakers(index, queries, i, near[:n], rough, answers)
+        reach = _in_steps(_limit(answers.radius[i], zero, delta, index), index.step)
+        n = _list_in_reach(bound, 0, first, reach, cells, 0)
+        n = _list_in_reach(bound, last, n_cells, reach, cells, n)
+        n = _collect(cells[:n], a, reach, begin, leading, within, near)
+        _try_breakers(index, queries, i, near[:n], rough, answers)
         previous[0] = answers.breaker[i]
         limit = _limit(answers.radius[i], zero, delta, index)
-        n = _list_in_reach(bound, first, last, limit, cells, 0)
-        n = _collect(cells[:n], a, limit, begin, leading, within, near)
-        _count_extenders(index, queries, i, near[:n], limit, answers)
+        reach = _in_steps(limit, index.step)
+        n = _list_in_reach(bound, first, last, reach, cells, 0)
+        n = _collect(cells[:n], a, reach, begin, leading, within, near)
+        _count_extenders(index, queries, i, near[:n], rough, limit, answers)
         point = queries.own[i]
         if (
             index.starts[code] <= point < index.starts[code + 1]
@@ -207,7 +224,7 @@ def search(index, queries, order, candidates, answers):
 def _list_nearest_others(bound, first, last, cells):
     """List the nearest cells outside an own group; return how many."""
     n = 0
-    farthest = np.inf
+    farthest = np.uint16(65535)
     for k in range(len(bound)):
         if bound[k] >= farthest:
             continue
@@ -227,35 +244,62 @@ def _list_nearest_others(bound, first, last, cells):
 @_compile()
 def _list_in_reach(bound, begin, end, limit, cells, n):
     """Add the cells of a range that are within a limit to a list of n of them."""
-    for k in range(begin, end):
+    part = bound[begin:end]
+    place = np.uintp(n)
+    for k in range(len(part)):
         # Without a branch, which the processor could not foretell.
-        cells[n] = k
-        n += np.int64(bound[k] <= limit)
-    return n
+        cells[place] = begin + k
+        place += np.uintp(part[k] <= limit)
+    return np.intp(place)
 
 
-@_compile(fastmath=True)
+@_compile()
+def _pick_nearest(cells, a, begin, leading, within, near):
+    """List the nearest point of each cell along the leading axes; return how many."""
+    for place in range(len(cells)):
+        k = cells[place]
+        _measure_cell(leading[k], a, np.uint16(0), within)
+        # What repeats the last point of a cell comes after it.
+        near[place] = begin[k] + np.argmin(within)
+    return len(cells)
+
+
+@_compile(inline="always")
+def _measure_cell(leading, a, limit, within):
+    """Squared distances to the points of a cell; return how many are within a limit.
+
+    In steps. What exceeds 16 bits starts again from 0: such a point may be measured in
+    vain.
+    """
+    n_near = np.int16(0)
+    # Not the constant: a loop whose length the compiler knows is unrolled before it
+    # can become vector instructions.
+    for member in range(len(within)):
+        total = np.uint16(0)
+        for j in range(N_LEADING):
+            gap = np.int16(leading[j * N_MEMBERS + member] - a[j])
+            total = np.uint16(total + np.uint16(gap * gap))
+        within[member] = total
+        n_near = np.int16(n_near + np.int16(total <= limit))
+    return n_near
+
+
+@_compile()
 def _collect(cells, a, limit, begin, leading, within, near):
     """List the points of some cells in reach along the leading axes; return how many.
 
     `within` is room for the squared distances to the points of a cell.
     """
-    # Not the constant: a loop whose length the compiler knows is unrolled before it
-    # can become vector instructions.
-    n_members = leading.shape[1] // N_LEADING
-    n = 0
+    n = np.uintp(0)
     for k in cells:
-        for member in range(n_members):
-            total = np.float32(0)
-            for j in range(N_LEADING):
-                gap = leading[k, j * N_MEMBERS + member] - a[j]
-                total += gap * gap
-            within[member] = total
-        for member in range(begin[k + 1] - begin[k]):
-            if within[member] <= limit:
-                near[n] = begin[k] + member
-                n += 1
-    return n
+        # Most cells hold none, which is soon seen.
+        if _measure_cell(leading[k], a, limit, within) == 0:
+            continue
+        first = begin[k]
+        for member in range(begin[k + 1] - first):
+            near[n] = first + member
+            n += np.uintp(within[member] <= limit)
+    return np.intp(n)
 
 
 @_compile()
@@ -313,7 +357,7 @@ def _widest_axis(values, rows):
 
 
 @_compile()
-def _try_breakers(index, queries, i, tried, answers):
+def _try_breakers(index, queries, i, tried, rough, answers):
     """Keep the nearest breaker so far."""
     a, rotated, zero = queries.points[i], queries.rotated[i], queries.rounding[i]
     itself, left_out, code = queries.itself[i], queries.left_out[i], queries.codes[i]
@@ -321,10 +365,10 @@ def _try_breakers(index, queries, i, tried, answers):
     radius, breaker = answers.radius[i], answers.breaker[i]
     limit = _limit(radius, zero, queries.delta[i], index)
     points, points_rotated = index.points, index.rotated
-    for b in tried:
-        if b < 0 or b == left_out or first <= b < last:
-            continue
-        if _measure32(rotated, points_rotated[b]) > limit:
+    _measure_roughly(rotated, points_rotated, tried, rough)
+    for k in range(len(tried)):
+        b = tried[k]
+        if rough[k] > limit or b < 0 or b == left_out or first <= b < last:
             continue
         point = index.position[b]
         squared = _measure(a, points[point], zero, index.ends, index.merges)
@@ -337,7 +381,7 @@ def _try_breakers(index, queries, i, tried, answers):
 
 
 @_compile()
-def _count_extenders(index, queries, i, near, limit, answers):
+def _count_extenders(index, queries, i, near, roughs, limit, answers):
     """Count the extenders inside the radius, and keep the nearest."""
     a, rotated, zero = queries.points[i], queries.rotated[i], queries.rounding[i]
     itself, left_out, delta = queries.itself[i], queries.left_out[i], queries.delta[i]
@@ -348,11 +392,10 @@ def _count_extenders(index, queries, i, near, limit, answers):
     nearest, extender = answers.near[i], answers.extender[i]
     near_limit = _limit(nearest, zero, delta, index)
     count = 0
-    for b in near:
-        if b == left_out:
-            continue
-        rough = _measure32(rotated, points_rotated[b])
-        if rough > limit:
+    _measure_roughly(rotated, points_rotated, near, roughs)
+    for k in range(len(near)):
+        b, rough = near[k], roughs[k]
+        if rough > limit or b == left_out:
             continue
         if rough < sure:
             count += counts[b]

@@ -4,13 +4,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
 from sdm_sklearn import _pruned_kernel, _threads
 from sdm_sklearn._neighbors import ExactNeighbors
-from sdm_sklearn._pruned import PrunedNeighbors, sum_tree
+from sdm_sklearn._pruned import PrunedNeighbors, _in_steps, sum_tree
 
 from .test_neighbors import problems
 
@@ -125,6 +126,61 @@ def test_constant_points_and_a_single_one():
                 PrunedNeighbors(*arguments).query(*asked),
                 ExactNeighbors(*arguments).query(*asked),
             )
+
+
+@pytest.mark.parametrize("share", [0.001, 0.02, 0.3])
+@pytest.mark.parametrize("factor", [1e-12, 30, 1e6])
+def test_points_far_out(share, factor):
+    # Their coordinates are cut off to those of a byte.
+    support, labels, predictions, n_classes = make_points(2000)
+    support[np.random.RandomState(1).rand(len(support)) < share] *= factor
+    arguments = (support, labels, predictions, n_classes)
+    own = np.arange(len(support))
+    exact, pruned = ExactNeighbors(*arguments), PrunedNeighbors(*arguments)
+    assert_same_answers(
+        pruned.query(support, predictions, own), exact.query(support, predictions, own)
+    )
+    queries, codes = 3 * support[::5] + 1, predictions[::5]
+    assert_same_answers(pruned.query(queries, codes), exact.query(queries, codes))
+
+
+def test_one_place_but_for_a_few_points():
+    support = np.zeros((2000, 3))
+    support[:15] = np.random.RandomState(0).randn(15, 3)
+    support[15:30] *= 1e-30
+    labels = np.arange(2000) % 2
+    arguments = (support, labels, labels, 2)
+    own = np.arange(2000)
+    assert_same_answers(
+        PrunedNeighbors(*arguments).query(support, labels, own),
+        ExactNeighbors(*arguments).query(support, labels, own),
+    )
+
+
+coordinates = arrays(
+    np.float32, (2, _pruned_kernel.N_LEADING), elements=st.floats(-2, 2, width=32)
+)
+
+
+# As far from whole steps as can be, and apart.
+apart = np.outer([0.49, 5.51], np.full(_pruned_kernel.N_LEADING, 0.125))
+
+
+@given(coordinates, st.floats(1e-4, 1))
+@example(apart.astype(np.float32), 0.125)
+def test_rounding_to_steps_rules_nothing_out(pair, step):
+    squared = np.square(pair[0].astype(float) - pair[1]).sum()
+    a, b = _in_steps(pair, step).astype(np.int64)
+    for reach in (_pruned_kernel._in_steps, _pruned_kernel._in_steps.py_func):
+        assert np.square(a - b).sum() % 2**16 <= reach(squared, step)
+
+
+@given(coordinates, st.floats(0.004, 1))
+def test_steps_are_distances(pair, step):
+    a, b = _in_steps(pair, step).astype(np.int64)
+    inside = np.abs(pair).max() <= 127 * step
+    error = abs(step * np.linalg.norm(a - b) - np.linalg.norm(pair[0] - pair[1]))
+    assert not inside or error <= 1.01 * step * np.sqrt(_pruned_kernel.N_LEADING)
 
 
 def test_does_not_depend_on_batch_order_threads_or_lists(monkeypatch):
