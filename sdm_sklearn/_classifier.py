@@ -28,22 +28,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import sdm_sklearn
 from sdm_sklearn._callback import CallbackSupportMixin
-from sdm_sklearn._certify import certify_thresholds
 from sdm_sklearn._checkpoint import open_checkpoints
 from sdm_sklearn._drift import DriftMixin
-from sdm_sklearn._evidence import (
-    ThinEvidenceWarning,
-    as_region,
-    describe_missing_certificate,
-    describe_thin_evidence,
-    report_region,
-    score_calibration,
-    score_rows,
-    tabulate_certificate,
-)
+from sdm_sklearn._ensemble import Ensemble
+from sdm_sklearn._evidence import report_region
 from sdm_sklearn._model import SDMModel, to_frame
 from sdm_sklearn._persistence import PersistenceMixin
-from sdm_sklearn._region import NoRegionWarning, Rule, describe_missing_region
+from sdm_sklearn._region import Rule
 from sdm_sklearn._restart import run_restarts, train_restart
 from sdm_sklearn._selective import (
     SelectiveClassifierMixin,
@@ -643,7 +634,8 @@ class SDMClassifier(
         # A frame's index; a list has a method of that name.
         index = getattr(X, "index", None) if hasattr(X, "columns") else None
         X = self._check_X(X)
-        out = self._judge(self._measure(X), *self._regions_to_predict(alpha))
+        ensemble = self._ensemble
+        out = ensemble.signals(ensemble.measure(X), *self._regions_to_predict(alpha))
         out.prediction = self.classes_[out.prediction]
         out.nearest_index = self.support_indices_[out.nearest_index]
         library = _get_output_config("transform", self)["dense"]
@@ -791,39 +783,25 @@ class SDMClassifier(
         return self
 
     def _decide(self, X, alpha):
-        measured = self._measure(self._check_X(X))
-        accepted = self._accept(measured, *self._regions_to_predict(alpha))
+        ensemble = self._ensemble
+        measured = ensemble.measure(self._check_X(X))
+        accepted = ensemble.accept(measured, *self._regions_to_predict(alpha))
         return measured[0].prediction, accepted
 
     def _decide_at(self, X, alphas):
-        measured = self._measure(self._check_X(X))
+        ensemble = self._ensemble
+        measured = ensemble.measure(self._check_X(X))
         accepted = [
-            self._accept(measured, *self._find_regions(alpha)) for alpha in alphas
+            ensemble.accept(measured, *self._find_regions(alpha)) for alpha in alphas
         ]
         return measured[0].prediction, np.array(accepted)
-
-    def _accept(self, measured, alpha, regions, models=None):
-        """Return what all models accept and agree on."""
-        codes = measured[0].prediction
-        return np.logical_and.reduce(
-            [
-                model.accept(values, region, alpha, self._rule.conservative)
-                & (values.prediction == codes)
-                for model, values, region in zip(
-                    models or self._models, measured, regions, strict=True
-                )
-            ]
-        )
-
-    def _measure(self, X):
-        return [model.measure(X) for model in self._models]
 
     def _find_regions(self, alpha):
         """Return alpha and the region of every model; None stands for the fitted."""
         if alpha is None:
             return self._alpha, self._regions
         alpha = check_alpha(alpha)
-        return alpha, self._regions_of(self._models, alpha)[0]
+        return alpha, self._ensemble.find_regions(alpha)[0]
 
     def _regions_to_predict(self, alpha):
         """Find the regions, and warn of a missing one that `fit` did not warn of."""
@@ -832,48 +810,14 @@ class SDMClassifier(
             self._warn_of_region(*found)
         return found
 
-    def _regions_of(self, models, alpha):
-        """Return the region of every model, and the level of its tests or None."""
-        rule = self._rule
-        if rule.guarantee == "paper":
-            return [model.find_region(alpha, rule.region) for model in models], None
-        best, y = models[0], models[0].certify[2]
-        thresholds, level = certify_thresholds(
-            score_calibration(best),
-            score_rows(
-                models,
-                [model.certify_measured for model in models],
-                y,
-                alpha,
-                rule.conservative,
-            ),
-            best.n_classes,
-            alpha,
-            rule.confidence,
-            rule.region == "per_class",
-        )
-        return [as_region(thresholds)] * len(models), level
-
-    def _judge(self, measured, alpha, regions):
-        """Turn what each model measured into the best one's signals, with codes."""
-        best, *others = (
-            model.signals(values, region, alpha)
-            for model, values, region in zip(
-                self._models, measured, regions, strict=True
-            )
-        )
-        for other in others:
-            agree = other.prediction == best.prediction
-            best.accepted &= agree & other.accepted
-            best.lower_accepted &= agree & other.lower_accepted
-        if self._rule.conservative:
-            best.accepted = best.lower_accepted.copy()
-        return best
+    @property
+    def _ensemble(self):
+        check_is_fitted(self)
+        return Ensemble(self._models, self._rule)
 
     @property
     def _model(self):
-        check_is_fitted(self)
-        return self._models[0]
+        return self._ensemble.best
 
     @property
     def _n_features_out(self):
@@ -950,7 +894,8 @@ class SDMClassifier(
 
         `kept` are the rows of its support and of its calibration half.
         """
-        regions, level = self._regions_of(models, alpha)
+        ensemble = Ensemble(models, self._rule)
+        regions, level = ensemble.find_regions(alpha)
         attributes = {
             "support_indices_": kept[0],
             "calibration_indices_": kept[1],
@@ -960,35 +905,14 @@ class SDMClassifier(
             "_regions": regions,
             "q_min_": float(regions[0].q_min.min()),
             "thresholds_": regions[0].thresholds,
-            # In an ensemble every member needs a region: NaN if one has none.
-            "alpha_found_": float(
-                np.min(
-                    [model.find_largest_alpha(self._rule.region) for model in models]
-                )
-            ),
-            "region_report_": report_region(models[0], regions[0], classes),
+            "alpha_found_": ensemble.find_largest_alpha(),
+            "region_report_": report_region(ensemble.best, regions[0], classes),
         }
-        if models[0].certify is not None:
-            attributes["certificate_"] = self._certify(
-                models, regions, level, alpha, classes
+        if ensemble.best.certify is not None:
+            attributes["certificate_"] = ensemble.certify(
+                alpha, regions, level, classes
             )
         return attributes
-
-    def _certify(self, models, regions, level, alpha, classes):
-        """Tabulate what the certify rows say of the regions."""
-        measured = [model.certify_measured for model in models]
-        accepted = self._accept(measured, alpha, regions, models)
-        return tabulate_certificate(
-            measured[0].prediction,
-            models[0].certify[2],
-            accepted,
-            classes,
-            alpha,
-            # Of the paper's region, all bounds at once.
-            (1 - self._rule.confidence) / (2 * len(classes))
-            if level is None
-            else level,
-        )
 
     def _tell_of_region(self):
         """Warn as below, and log which classes are left out of a region by class."""
@@ -1007,33 +931,9 @@ class SDMClassifier(
 
     def _warn_of_region(self, alpha, regions):
         """Warn if a model has no region at `alpha`, or one on thin evidence."""
-        message: str | None = None
-        category: type[UserWarning] = NoRegionWarning
-        rule, certify = self._rule, self._model.certify
-        joint = rule.region == "joint"
-        if rule.guarantee == "certified":
-            if not regions[0].answered.any():
-                message = describe_missing_certificate(
-                    alpha,
-                    rule.confidence,
-                    np.bincount(certify[2], minlength=len(self.classes_)),
-                    self.classes_,
-                    joint,
-                )
-        elif not all(region.answered.any() for region in regions):
-            message = describe_missing_region(
-                alpha,
-                self.alpha_found_,
-                self._model.calibration[2],
-                self.classes_,
-                joint,
-                0 if certify is None else len(certify[2]),
-            )
-        else:
-            category = ThinEvidenceWarning
-            message = describe_thin_evidence(
-                self._model, regions[0], alpha, rule.confidence
-            )
+        message, category = self._ensemble.find_fault(
+            alpha, regions, self.alpha_found_, self.classes_
+        )
         if message:
             warnings.warn(message, category, stacklevel=stack_level())
 

@@ -4,6 +4,8 @@ import numpy as np
 from scipy.stats import fisher_exact, ks_2samp
 from sklearn.utils import Bunch
 
+from sdm_sklearn._ensemble import Ensemble
+
 _N_TESTS = 3
 
 
@@ -93,8 +95,9 @@ def _measure(estimator, X):
                 f"hundreds. Got {len(X)}."
             )
         measured = model.measure(X)
-    measured.accepted = estimator._accept(
-        [measured], estimator._alpha, estimator._regions[:1], [model]
+    alone = Ensemble([model], estimator._rule)
+    measured.accepted = alone.accept(
+        [measured], estimator._alpha, estimator._regions[:1]
     )
     return measured
 

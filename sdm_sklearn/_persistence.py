@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 import sdm_sklearn
 from sdm_sklearn._container import ModelFileError, read_container, write_container
+from sdm_sklearn._ensemble import Ensemble
 from sdm_sklearn._evidence import report_region
 from sdm_sklearn._linear import Adaptor, Projection
 from sdm_sklearn._model import SDMModel
@@ -285,9 +286,10 @@ def _rebuild(cls, header, arrays):
     }
     if certified:
         attributes["certify_indices_"] = arrays["certify_indices"]
-        level = estimator._regions_of(models, fitted["alpha"])[1]
-        attributes["certificate_"] = estimator._certify(
-            models, regions, level, fitted["alpha"], classes
+        ensemble = Ensemble(models, estimator._rule)
+        level = ensemble.find_regions(fitted["alpha"])[1]
+        attributes["certificate_"] = ensemble.certify(
+            fitted["alpha"], regions, level, classes
         )
     if fitted["feature_names"] is not None:
         attributes["feature_names_in_"] = np.array(
