@@ -210,6 +210,10 @@ CONFIGURATIONS = {
     "A-free": Configuration(
         "every, attention only, no weight decay", EVERY, False, 2, 1500, 0.0, PAIR
     ),
+    "A-long": Configuration(
+        "every, attention only, weight decay 1, 6000 steps",
+        *(EVERY, False, 2, 6000, 1.0, ("softmax", "ssa", "ssa-fixed")),
+    ),
     "A-short": Configuration(
         "every, attention only, no weight decay, 800 steps",
         *(EVERY, False, 2, 800, 0.0, ALL),
@@ -331,27 +335,28 @@ def read(out):
 
 
 def report(out):
+    """Print mean, median and worst over the seeds, a line for each method and test."""
     results = read(out)
     for name in sorted({r["configuration"] for r in results}):
         rows = [r for r in results if r["configuration"] == name]
         title = "character model" if name == "LM" else CONFIGURATIONS[name].title
-        print(f"\n{name}: {title} (mean / median / worst)")
+        tests = list(rows[0]["errors"])
+        print(f"{name}: {title} (mean / median / worst)")
+        print(f"{'':18}" + "".join(f"{test:>22}" for test in tests))
         for method in dict.fromkeys(r["method"] for r in rows):
             chosen = [r for r in rows if r["method"] == method]
-            seconds = statistics.mean(r["seconds"] for r in chosen)
-            print(f"  {method}, {len(chosen)} seeds, {seconds:.1f} s each")
-            for test in chosen[0]["errors"]:
+            line = f"  {method} ({len(chosen)})"
+            cells = []
+            for test in tests:
                 values = [r["errors"][test] for r in chosen]
-                print(
-                    f"    {test:14} {statistics.mean(values):9.2f} "
-                    f"{statistics.median(values):9.2f} {max(values):9.2f}"
-                )
-            if "n" in chosen[0]:
-                for parameter in "nb":
-                    values = [v for r in chosen for v in r[parameter]]
-                    print(
-                        f"    {parameter} from {min(values):.2f} to {max(values):.2f}"
-                    )
+                three = statistics.mean(values), statistics.median(values), max(values)
+                cells.append(" / ".join(f"{value:.2f}" for value in three))
+            print(f"{line:18}" + "".join(f"{cell:>22}" for cell in cells))
+        trained = [r for r in rows if r["method"] == "ssa"]
+        for parameter in "nb" if trained else "":
+            values = [v for r in trained for v in r[parameter]]
+            print(f"  {parameter} from {min(values):.2f} to {max(values):.2f}")
+        print()
 
 
 def main():
