@@ -342,7 +342,7 @@ def report(out):
         title = "character model" if name == "LM" else CONFIGURATIONS[name].title
         tests = list(rows[0]["errors"])
         print(f"{name}: {title} (mean / median / worst)")
-        print(f"{'':18}" + "".join(f"{test:>22}" for test in tests))
+        print(f"{'':18}" + "".join(f"{test:>18}" for test in tests))
         for method in dict.fromkeys(r["method"] for r in rows):
             chosen = [r for r in rows if r["method"] == method]
             line = f"  {method} ({len(chosen)})"
@@ -350,8 +350,8 @@ def report(out):
             for test in tests:
                 values = [r["errors"][test] for r in chosen]
                 three = statistics.mean(values), statistics.median(values), max(values)
-                cells.append(" / ".join(f"{value:.2f}" for value in three))
-            print(f"{line:18}" + "".join(f"{cell:>22}" for cell in cells))
+                cells.append("/".join(f"{value:.2f}" for value in three))
+            print(f"{line:18}" + "".join(f"{cell:>18}" for cell in cells))
         trained = [r for r in rows if r["method"] == "ssa"]
         for parameter in "nb" if trained else "":
             values = [v for r in trained for v in r[parameter]]

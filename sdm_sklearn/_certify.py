@@ -42,6 +42,20 @@ _CAUTION = (1, 4, 16)
 _LEAST_POWER = 0.5
 
 
+class Failure(NamedTuple):
+    """A statement that failed its test.
+
+    Class code, "prediction" or "class", and the certify rows that it is about, how many
+    of them are wrong, and how many may be: -1 if even none would be too many.
+    """
+
+    code: int
+    kind: str
+    n: int
+    n_wrong: int
+    n_allowed: int
+
+
 class Plan(NamedTuple):
     """What is to be tested, in order, fixed before the certify rows are looked at.
 
@@ -83,10 +97,48 @@ def certify_thresholds(planning, certify, n_classes, alpha, confidence, per_clas
     level : float
         What the p-value of each statement had to reach.
     """
-    share = len(certify.y) / max(len(planning.y), 1)
-    make_plan = plan_per_class if per_class else plan_joint
-    plan = make_plan(planning, n_classes, alpha, 1 - confidence, share)
+    plan = make_plan(planning, certify, n_classes, alpha, confidence, per_class)
     return run_plan(plan, certify, alpha), plan.level
+
+
+def find_first_failure(planning, certify, n_classes, alpha, confidence, per_class):
+    """Find the statement at which :func:`certify_thresholds` failed first.
+
+    Parameters are those of that function.
+
+    Returns
+    -------
+    failure : Failure or None
+        The worst statement of the first test, None if that passed, or if there was
+        none: no class had a fair chance.
+    """
+    plan = make_plan(planning, certify, n_classes, alpha, confidence, per_class)
+    n_accepted, n_wrong = count_errors(certify, plan.thresholds[np.newaxis])
+    n_accepted, n_wrong = n_accepted[:, 0, plan.classes], n_wrong[:, 0, plan.classes]
+    p = p_values(n_accepted, n_wrong, alpha)
+    failed = p > plan.level
+    if not failed.any():
+        return None
+    # All classes are one hypothesis, or the first that fails is looked at.
+    column = failed.any(axis=0).argmax()
+    if plan.together:
+        column = p.max(axis=0).argmax()
+    kind = int(p[:, column].argmax())
+    n = int(n_accepted[kind, column])
+    return Failure(
+        int(plan.classes[column]),
+        ("prediction", "class")[kind],
+        n,
+        int(n_wrong[kind, column]),
+        int(count_allowed(n, alpha, plan.level)),
+    )
+
+
+def make_plan(planning, certify, n_classes, alpha, confidence, per_class):
+    """Plan the tests; of the certify rows only their number is looked at."""
+    share = len(certify.y) / max(len(planning.y), 1)
+    plan = plan_per_class if per_class else plan_joint
+    return plan(planning, n_classes, alpha, 1 - confidence, share)
 
 
 def thresholds_by_share(rows, n_classes, alpha):
@@ -168,6 +220,12 @@ def reject_in_sequence(p, level, n_failures):
     return passed & (failures_before <= n_failures)
 
 
+def count_allowed(n, alpha, level):
+    """Return the largest number of errors of `n` that passes the test, or -1."""
+    allowed = binom.ppf(level, n, 1 - alpha)
+    return allowed - (binom.cdf(allowed, n, 1 - alpha) > level)
+
+
 def predict_power(n_accepted, n_wrong, share, alpha, level):
     """Predict from calibration rows how likely each statement passes its test.
 
@@ -190,8 +248,7 @@ def predict_power(n_accepted, n_wrong, share, alpha, level):
         Values in [0, 1].
     """
     n_expected = np.floor(n_accepted * share)
-    allowed = binom.ppf(level, n_expected, 1 - alpha)
-    allowed -= binom.cdf(allowed, n_expected, 1 - alpha) > level
+    allowed = count_allowed(n_expected, alpha, level)
     n_known = n_accepted + max(n_accepted.sum(), 1) / (n_wrong.sum() + 0.5)
     power = nbinom.cdf(allowed, n_wrong + 1, n_known / (n_known + n_expected))
     return np.where(allowed >= 0, power, 0.0)

@@ -244,8 +244,10 @@ class SDMClassifier(
         chosen on these rows, so that the accuracies flatter it.
 
     certificate_ : Certificate, a dict of ndarray
-        One entry per statement: "class", "kind" ("prediction" or "class"), "n" accepted
-        certify rows, their "accuracy", its lower "bound", and "alpha". With
+        One entry per statement: "class", whether it is "answered", "kind" ("prediction"
+        or "class"), "n" accepted certify rows, their "accuracy", its lower "bound", and
+        "alpha". Nothing is stated of a class that is not answered; its accepted rows
+        are wrong by construction, as all are right where one class alone is. With
         ``guarantee="paper"`` all bounds hold at once with the probability `confidence`.
         With "certified" it is the statement that each answered class reaches `alpha`
         that holds with this probability, not a bound above it. Only if rows were set

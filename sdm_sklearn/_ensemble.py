@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sdm_sklearn._certify import certify_thresholds
+from sdm_sklearn._certify import certify_thresholds, find_first_failure
 from sdm_sklearn._evidence import (
     ThinEvidenceWarning,
     as_region,
@@ -49,6 +49,12 @@ class Ensemble(NamedTuple):
         if rule.guarantee == "paper":
             regions = [model.find_region(alpha, rule.region) for model in self.models]
             return regions, None
+        thresholds, level = certify_thresholds(*self._tests(alpha))
+        return [as_region(thresholds)] * len(self.models), level
+
+    def _tests(self, alpha):
+        """Return what a certificate at `alpha` rests on."""
+        rule = self.rule
         certify_rows = score_rows(
             self.models,
             [model.certify_measured for model in self.models],
@@ -56,7 +62,7 @@ class Ensemble(NamedTuple):
             alpha,
             rule.conservative,
         )
-        thresholds, level = certify_thresholds(
+        return (
             score_calibration(self.best),
             certify_rows,
             self.best.n_classes,
@@ -64,7 +70,6 @@ class Ensemble(NamedTuple):
             rule.confidence,
             rule.region == "per_class",
         )
-        return [as_region(thresholds)] * len(self.models), level
 
     def find_largest_alpha(self):
         """Return the largest alpha at which every model has a region, or NaN."""
@@ -107,6 +112,7 @@ class Ensemble(NamedTuple):
             self.best.certify[2],
             self.accept(measured, alpha, regions),
             classes,
+            np.logical_and.reduce([region.answered for region in regions]),
             alpha,
             level,
         )
@@ -130,6 +136,7 @@ class Ensemble(NamedTuple):
                 np.bincount(certify[2], minlength=len(classes)),
                 classes,
                 joint,
+                find_first_failure(*self._tests(alpha)),
             )
             return message, NoRegionWarning
         if all(region.answered.any() for region in regions):

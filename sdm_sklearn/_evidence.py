@@ -28,8 +28,8 @@ class Scored(NamedTuple):
 class Certificate(Bunch):
     """The table of a certificate, one row per statement, that prints as its verdict.
 
-    Columns `class`, `kind`, `n`, `accuracy`, `bound` and `alpha`, each an ndarray; it
-    can be given to `pandas.DataFrame`.
+    Columns `class`, `answered`, `kind`, `n`, `accuracy`, `bound` and `alpha`, each an
+    ndarray; it can be given to `pandas.DataFrame`.
     """
 
     def __repr__(self):
@@ -123,7 +123,7 @@ def count_accepted(codes, y, accepted, n_classes):
     return n_accepted[:, 0], n_wrong[:, 0]
 
 
-def tabulate_certificate(codes, y, accepted, classes, alpha, level):
+def tabulate_certificate(codes, y, accepted, classes, answered, alpha, level):
     """Bound every conditional accuracy of the accepted rows from below.
 
     Parameters
@@ -134,6 +134,8 @@ def tabulate_certificate(codes, y, accepted, classes, alpha, level):
         What is accepted of them.
     classes : ndarray of shape (n_classes,)
         Class labels.
+    answered : ndarray of shape (n_classes,), dtype=bool
+        Which of them are ever answered.
     alpha : float
         Accuracy that was asked for.
     level : float
@@ -150,6 +152,7 @@ def tabulate_certificate(codes, y, accepted, classes, alpha, level):
     return Certificate(
         **{
             "class": np.tile(classes, 2),
+            "answered": np.tile(answered, 2),
             "kind": np.repeat(["prediction", "class"], n_classes),
             "n": n_accepted.ravel(),
             "accuracy": divide(n_accepted, n_accepted - n_wrong).ravel(),
@@ -220,7 +223,7 @@ def describe_thin_evidence(model, region, alpha, confidence):
     )
 
 
-def describe_missing_certificate(alpha, confidence, n_certify, classes, joint):
+def describe_missing_certificate(alpha, confidence, n_certify, classes, joint, failure):
     """Say that nothing could be certified, and what to do.
 
     Parameters
@@ -233,6 +236,8 @@ def describe_missing_certificate(alpha, confidence, n_certify, classes, joint):
         Class labels.
     joint : bool
         Whether one class that fails rejected everything.
+    failure : Failure or None
+        See :func:`~sdm_sklearn._certify.find_first_failure`.
 
     Returns
     -------
@@ -242,10 +247,17 @@ def describe_missing_certificate(alpha, confidence, n_certify, classes, joint):
     code = int(n_certify.argmin())
     if n_certify[code] < needed:
         reason = f"class {classes.tolist()[code]!r} has {n_certify[code]} in all"
+    elif failure is None:
+        reason = "the calibration half gives no class a fair chance of that"
     else:
+        which = {"prediction": "predicted as", "class": "of"}[failure.kind]
+        allowed = f"at most {failure.n_allowed} may be"
+        if failure.n_allowed < 0:
+            allowed = f"{failure.n} rows are too few"
         reason = (
-            f"every class has them ({n_certify[code]} or more), but too few of them "
-            "are accepted, or too many of these are wrong"
+            f"the first test failed: of {failure.n} accepted certify rows {which} "
+            f"class {classes.tolist()[failure.code]!r} {failure.n_wrong} are wrong, "
+            f"and {allowed}"
         )
     return (
         f"No class is certified to reach alpha={alpha:g} at confidence {confidence:g}: "

@@ -9,9 +9,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import binom
 
 from sdm_sklearn._certify import (
+    Failure,
     Plan,
     certify_thresholds,
+    count_allowed,
     expected_gain,
+    find_first_failure,
     p_values,
     plan_joint,
     plan_per_class,
@@ -217,6 +220,33 @@ def test_what_cannot_be_certified_is_rejected():
         for planning, certify in ((nothing, good), (good, nothing)):
             found = certify_thresholds(planning, certify, 2, 0.9, 0.9, per_class)[0]
             assert_array_equal(found, [INF, INF])
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_tells_which_statement_failed_first(per_class):
+    def fail(confusion, planning=30):
+        planning = rows_of(np.diag([planning, planning]))
+        rows = rows_of(np.array(confusion))
+        return find_first_failure(planning, rows, 2, 0.9, 0.9, per_class)
+
+    assert fail([[40, 0], [0, 40]]) is None
+    # By class the first one fails, in its predictions; together the worse one counts.
+    expected = Failure(1, "class", 38, 5, 1)
+    if per_class:
+        expected = Failure(0, "prediction", 43, 5, 1)
+    assert fail([[38, 0], [5, 33]]) == expected
+    assert fail([[40, 0], [0, 9]]) == Failure(1, "prediction", 9, 0, -1)
+    # A plan without a class that may pass has no first test.
+    assert (fail([[40, 0], [0, 9]], planning=3) is None) == per_class
+
+
+def test_counts_allowed_errors():
+    n = np.arange(200)
+    allowed = count_allowed(n, 0.9, 0.1)
+    some = allowed >= 0
+    assert_array_equal(some, n >= 22)
+    assert (p_values(n, allowed, 0.9)[some] <= 0.1).all()
+    assert (p_values(n, allowed + 1, 0.9) > 0.1).all()
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.booleans())

@@ -4,6 +4,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.utils import Bunch
 
+from sdm_sklearn._certify import Failure
 from sdm_sklearn._evidence import (
     Scored,
     as_region,
@@ -74,8 +75,10 @@ def test_certificate_by_hand():
     codes = np.r_[np.zeros(23, int), np.ones(2, int)]
     y = np.r_[np.zeros(22, int), np.ones(3, int)]
     accepted = np.arange(25) > 0
-    table = tabulate_certificate(codes, y, accepted, CLASSES, 0.9, 0.1)
+    answered = np.array([True, False])
+    table = tabulate_certificate(codes, y, accepted, CLASSES, answered, 0.9, 0.1)
     assert_array_equal(table["class"], ["ant", "bee", "ant", "bee"])
+    assert_array_equal(table["answered"], [True, False, True, False])
     assert_array_equal(table["kind"], ["prediction"] * 2 + ["class"] * 2)
     assert_array_equal(table["n"], [22, 2, 21, 3])
     assert_allclose(table["accuracy"], [21 / 22, 1, 1, 2 / 3])
@@ -83,15 +86,16 @@ def test_certificate_by_hand():
     assert_allclose(table["bound"][1:3], [0.1 ** (1 / 2), 0.1 ** (1 / 21)])
     assert repr(table) == "0 of 2 classes hold 0.9"
     frame = pandas.DataFrame(table)
-    assert frame.shape == (4, 6)
-    nothing = tabulate_certificate(codes, y, ~accepted & False, CLASSES, 0.9, 0.1)
+    assert frame.shape == (4, 7)
+    none = np.full(25, False)
+    nothing = tabulate_certificate(codes, y, none, CLASSES, answered, 0.9, 0.1)
     assert np.isnan(nothing["accuracy"]).all()
     assert_array_equal(nothing["bound"], 0)
 
 
 def test_the_verdict_counts_classes_with_both_bounds():
-    codes = np.repeat([0, 1], 30)
-    table = tabulate_certificate(codes, codes, np.full(60, True), CLASSES, 0.9, 0.1)
+    codes, all_ = np.repeat([0, 1], 30), np.full(60, True)
+    table = tabulate_certificate(codes, codes, all_, CLASSES, all_[:2], 0.9, 0.1)
     assert repr(table) == "2 of 2 classes hold 0.9"
     assert len(repr(table)) < 30
 
@@ -142,17 +146,30 @@ def test_a_region_picked_among_many_needs_more_evidence():
 
 def test_message_of_a_missing_certificate():
     counts = np.array([30, 7])
-    message = describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint=True)
+
+    def describe(joint, failure=None):
+        return describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint, failure)
+
+    message = describe(joint=True)
     assert "No class is certified to reach alpha=0.9 at confidence 0.9" in message
     assert "at least 22 accepted certify rows" in message
     assert "class 'bee' has 7 in all" in message
     assert 'region="per_class"' in message
-    message = describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint=False)
+    message = describe(joint=False)
     assert "per_class" not in message
     assert "Lower alpha or confidence" in message
     counts = np.array([30, 23])
-    message = describe_missing_certificate(0.9, 0.9, counts, CLASSES, joint=False)
-    assert "every class has them (23 or more), but too few of them are acc" in message
+    assert "gives no class a fair chance of that" in describe(joint=False)
+    message = describe(True, Failure(1, "class", 23, 4, 0))
+    assert (
+        "of 23 accepted certify rows of class 'bee' 4 are wrong, and at most 0 may be."
+        in message
+    )
+    message = describe(True, Failure(0, "prediction", 18, 0, -1))
+    assert (
+        "of 18 accepted certify rows predicted as class 'ant' 0 are wrong, and 18 rows "
+        "are too few." in message
+    )
 
 
 def test_scores_of_the_calibration_half():
