@@ -1,8 +1,8 @@
 """Searches of `neighbors` against exact search: answers, time per epoch, time of a fit.
 
-Rows are CLINC150's sentences in their ten domains, as many as asked for: mixed pairwise
-within an intent, with a little noise. DIR holds clinc150_minilm.npz and the sets of
-`_common.py`::
+Rows are CLINC150's sentences in ten groups of 15 intents, as many as asked for: mixed
+pairwise within an intent, with a little noise. DIR holds clinc150_minilm.npz and the
+sets of `_common.py`::
 
     python benchmarks/nndescent.py answers --data DIR
     python benchmarks/nndescent.py search --data DIR

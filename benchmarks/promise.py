@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-from _common import Results, timed, with_rule
+from _common import Results, domains_of_intents, timed, with_rule
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -62,11 +61,9 @@ def load(name, data):
     if ood_source is None:
         known = y >= 0
         X, X_ood = X[known], X[~known]
+        y = y[known]
         if name == "domains":
-            frame = pd.read_parquet(Path(data) / "clinc150.parquet")
-            y = pd.factorize(frame["domain"][known], sort=True)[0]
-        else:
-            y = y[known]
+            y = domains_of_intents(data)[y]
         return X, y, X_ood
     with np.load(Path(data) / f"{ood_source}.npz") as archive:
         X_ood = archive["X"]

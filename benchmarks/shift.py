@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
-from _common import Results, fit_sdm, fit_softmax, timed, with_rule
+from _common import Results, domains_of_intents, fit_sdm, fit_softmax, timed, with_rule
 from _common import Task as Known
 from scipy.stats import binom
 
@@ -111,10 +110,9 @@ def load_sentiment(data, model, random):
 def load_domains(data, random):
     """Return queries by domain; 3 intents of each domain are never fitted."""
     rows = read(data, "clinc150_minilm")
-    frame = pd.read_parquet(Path(data) / "clinc150.parquet")
     known = rows["y"] >= 0
     y = np.full(len(known), -1)
-    y[known] = pd.factorize(frame["domain"][known], sort=True)[0]
+    y[known] = domains_of_intents(data)[rows["y"][known]]
     unseen = np.zeros(len(known), bool)
     for code in range(y.max() + 1):
         intents = random.permutation(np.unique(rows["y"][y == code]))

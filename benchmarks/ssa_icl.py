@@ -211,8 +211,8 @@ CONFIGURATIONS = {
         "every, attention only, no weight decay", EVERY, False, 2, 1500, 0.0, PAIR
     ),
     "A-long": Configuration(
-        "every, attention only, weight decay 1, 6000 steps",
-        *(EVERY, False, 2, 6000, 1.0, ("softmax", "ssa", "ssa-fixed")),
+        "every, attention only, weight decay 1, 4000 steps",
+        *(EVERY, False, 2, 4000, 1.0, PAIR),
     ),
     "A-short": Configuration(
         "every, attention only, no weight decay, 800 steps",

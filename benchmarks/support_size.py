@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from _common import INTENTS_PER_DOMAIN, Results, load
+from _common import Results, domains_of_intents, load
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.exceptions import UndefinedMetricWarning
 
@@ -94,7 +94,8 @@ def load_set(name, data, seed):
     if name not in ("domains", "skewed"):
         return load(name, data, seed)
     task = load("clinc150", data, seed)
-    y_fit = task.y_fit // INTENTS_PER_DOMAIN
+    domain_of = domains_of_intents(data)
+    y_fit = domain_of[task.y_fit]
     kept = slice(None)
     if name == "skewed":
         number = np.empty(len(y_fit), dtype=int)
@@ -105,7 +106,7 @@ def load_set(name, data, seed):
     return task._replace(
         X_fit=task.X_fit[kept],
         y_fit=y_fit[kept],
-        y_test=task.y_test // INTENTS_PER_DOMAIN,
+        y_test=domain_of[task.y_test],
     )
 
 
