@@ -309,7 +309,8 @@ class ExactNeighbors:
     def rounding(self, queries):
         """Return the squared distance up to which each query equals a point."""
         with np.errstate(over="ignore"):
-            lengths = np.sqrt(_squared_norm(queries)) + self._typical_length
+            lengths = np.sqrt(_squared_norm(queries.astype(np.float64, copy=False)))
+            lengths += self._typical_length
             return (_ROUNDING * lengths) ** 2
 
     def _search_units(self, squared, squared_norm, dtype):
@@ -448,6 +449,7 @@ def _raise(value, error):
 
 def _at_least(value, least):
     """Return the larger one, inf and -inf as they are: nothing is there."""
+    least = np.fmin(least, np.finfo(value.dtype).max)
     return np.where(np.isfinite(value), np.fmax(value, least), value)
 
 

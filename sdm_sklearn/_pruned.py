@@ -65,7 +65,8 @@ class PrunedNeighbors:
         leading = _leading_axes(rotated, kernel.N_LEADING)
         # From here on points stand cell by cell, within the same groups.
         position, begin = kernel.split_points(
-            leading, np.arange(len(leading)), exact.starts, kernel.N_MEMBERS
+            *map(_read_only, (leading, np.arange(len(leading)), exact.starts)),
+            kernel.N_MEMBERS,
         )
         self._place = np.empty_like(position)
         self._place[position] = np.arange(len(position))
@@ -159,7 +160,9 @@ class PrunedNeighbors:
         }
         order = np.argsort(predictions, kind="stable")
         starts = np.flatnonzero(np.diff(predictions[order], prepend=-1, append=-1))
-        order = kernel.split_points(leading, order, starts, _NEAR_QUERIES)[0]
+        order = kernel.split_points(
+            *map(_read_only, (leading, order, starts)), _NEAR_QUERIES
+        )[0]
         _run(self._arrays, asked, order, candidates, answers)
         return answers["similarity"], *self._nearest(asked, answers)
 
@@ -204,7 +207,11 @@ class PrunedNeighbors:
 def _run(index, asked, order, candidates, answers):
     """Answer the queries in tasks, one a thread."""
     kernel = load_kernel()
-    arguments = kernel.Index(**index), kernel.Queries(**asked)
+    arguments = (
+        kernel.Index(**{name: _read_only(value) for name, value in index.items()}),
+        kernel.Queries(**{name: _read_only(value) for name, value in asked.items()}),
+    )
+    order, candidates = _read_only(order), _read_only(candidates)
     answers = kernel.Answers(**answers)
     tasks = [
         order[start : start + _TASK_QUERIES]
@@ -217,6 +224,18 @@ def _run(index, asked, order, candidates, answers):
     map_in_threads(run, tasks)
 
 
+def _read_only(value):
+    """Return a view that the kernel cannot write to.
+
+    To numba this is another type. With one type for all arrays, those of a model that
+    is mapped from a file included, the kernel is compiled once.
+    """
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
 def load_kernel():
     """Import the compiled search; the first time on a machine it is compiled."""
     import sys
@@ -224,7 +243,7 @@ def load_kernel():
     if "sdm_sklearn._pruned_kernel" not in sys.modules:
         _logger.info(
             "Loading the compiled neighbour search. The first time on a machine this "
-            "takes some seconds."
+            "takes up to a minute."
         )
     from sdm_sklearn import _pruned_kernel
 

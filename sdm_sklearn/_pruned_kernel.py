@@ -116,8 +116,8 @@ def _measure(a, b, rounding, ends, merges):
                 n_sums -= 1
                 sums[n_sums - 1] += sums[n_sums]
         squared = sums[0]
-    # What is only rounding is 0, as in exact search.
-    return 0.0 if squared <= rounding else squared
+    # What is only rounding is 0, as in exact search. Beyond all numbers nothing is.
+    return 0.0 if squared <= rounding and squared < np.inf else squared
 
 
 @_compile(fastmath=True)

@@ -2,6 +2,7 @@ import pickle
 from functools import partial
 from itertools import pairwise
 
+import joblib
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -142,6 +143,39 @@ def test_points_far_out(share, factor):
     )
     queries, codes = 3 * support[::5] + 1, predictions[::5]
     assert_same_answers(pruned.query(queries, codes), exact.query(queries, codes))
+
+
+def test_at_the_end_of_all_numbers():
+    codes = np.zeros(3, dtype=int)
+    for support, queries in (
+        (np.full((3, 1), 1e32), np.full((3, 1), 1e32)),  # float32 has no such square
+        (np.array([[0.0], [1e20], [3e20]]), np.array([[0], [1e20], [3e20]], "f4")),
+    ):
+        for search in (ExactNeighbors, PrunedNeighbors):
+            similarity, distance, index = search(support, codes, codes, 1).query(
+                queries, codes
+            )
+            assert_array_equal(similarity, 3)
+            # In float32 a query is not quite its exemplar.
+            assert_array_equal(distance, np.abs(queries - support)[:, 0])
+            assert_array_equal(index, [0, 0, 0] if support[0] else [0, 1, 2])
+    # A square beyond float64 is far away, not equal.
+    support = 1e152 * np.random.RandomState(0).randn(40, 3)
+    labels = np.arange(40) % 2
+    search = PrunedNeighbors(support, labels, labels, 2)
+    _, distance, _ = search.query(1e3 * support, labels)
+    assert_array_equal(distance, np.inf)
+
+
+def test_is_compiled_once_whatever_may_be_written(tmp_path):
+    support, labels, predictions, n_classes = make_points(500)
+    search = PrunedNeighbors(support, labels, predictions, n_classes)
+    expected = search.query(support, predictions)
+    joblib.dump((search, support, predictions), tmp_path / "search")
+    search, queries, codes = joblib.load(tmp_path / "search", mmap_mode="r")
+    assert not queries.flags.writeable
+    assert_same_answers(search.query(queries, codes), expected)
+    assert len(_pruned_kernel.search.signatures) == 1
 
 
 def test_one_place_but_for_a_few_points():
