@@ -90,8 +90,8 @@ class SDMClassifier(
         and 1. It is not an error rate: for 5 % errors pass 0.95.
 
     n_filters : int, default=64
-        Number M of filters, the length of the exemplar vectors. More filters accept
-        more rows and take longer.
+        Number M of filters, the length of the exemplar vectors. More filters take
+        longer, and accept more rows on some data.
 
     n_restarts : int, default=3
         Number J of random halves, each with its own initial weights; the one with the
@@ -176,7 +176,8 @@ class SDMClassifier(
         "certified" takes the thresholds whose accuracies pass exact tests on rows set
         aside before the fit: the probability that any conditional accuracy of an
         answered class is below `alpha` is at most 1 - `confidence`. What cannot be
-        certified is rejected. See the :ref:`user guide <certificates>`.
+        certified is rejected. Another `alpha` given at prediction is certified anew, by
+        itself. See the :ref:`user guide <certificates>`.
 
     confidence : float, default=0.9
         Probability with which a certificate holds.
