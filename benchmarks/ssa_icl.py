@@ -160,7 +160,7 @@ class Quantifier:
 class Linear:
     """Predict w.x after examples (x, w.x); w is new in every sequence."""
 
-    dim: int = 3
+    dim: int = 1
     length: int = 8
 
     def batch(self, size, generator, sigma=1.0, stretch=1, spike=None):
@@ -342,16 +342,20 @@ def report(out):
         title = "character model" if name == "LM" else CONFIGURATIONS[name].title
         tests = list(rows[0]["errors"])
         print(f"{name}: {title} (mean / median / worst)")
-        print(f"{'':18}" + "".join(f"{test:>18}" for test in tests))
+        lines = [["", *tests]]
         for method in dict.fromkeys(r["method"] for r in rows):
             chosen = [r for r in rows if r["method"] == method]
-            line = f"  {method} ({len(chosen)})"
-            cells = []
+            lines.append([f"{method} ({len(chosen)})"])
             for test in tests:
                 values = [r["errors"][test] for r in chosen]
                 three = statistics.mean(values), statistics.median(values), max(values)
-                cells.append("/".join(f"{value:.2f}" for value in three))
-            print(f"{line:18}" + "".join(f"{cell:>18}" for cell in cells))
+                lines[-1].append("/".join(f"{value:.2f}" for value in three))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for first, *cells in lines:
+            line = f"  {first:{widths[0]}}"
+            for cell, width in zip(cells, widths[1:], strict=True):
+                line += f"  {cell:>{width}}"
+            print(line)
         trained = [r for r in rows if r["method"] == "ssa"]
         for parameter in "nb" if trained else "":
             values = [v for r in trained for v in r[parameter]]
