@@ -210,10 +210,6 @@ CONFIGURATIONS = {
     "A-free": Configuration(
         "every, attention only, no weight decay", EVERY, False, 2, 1500, 0.0, PAIR
     ),
-    "A-long": Configuration(
-        "every, attention only, weight decay 1, 4000 steps",
-        *(EVERY, False, 2, 4000, 1.0, PAIR),
-    ),
     "A-short": Configuration(
         "every, attention only, no weight decay, 800 steps",
         *(EVERY, False, 2, 800, 0.0, ALL),
