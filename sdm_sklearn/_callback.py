@@ -7,7 +7,7 @@ global generator while it is imported.
 import random
 
 _state = random.getstate()
-from sklearn.callback import CallbackSupportMixin  # noqa: E402
+from sklearn.callback import CallbackSupportMixin  # noqa: E402 (between the two)
 
 random.setstate(_state)
 

@@ -76,7 +76,7 @@ class PrunedNeighbors:
         self._step = _choose_step(leading)
         cells = _in_steps(leading, self._step)[place]
         rows, row = exact.order, exact._begin[position]
-        self._arrays = {
+        arrays = {
             "points": exact.points,
             "position": position,
             "rotated": rotated.astype(np.float32)[position],
@@ -95,6 +95,7 @@ class PrunedNeighbors:
             "relative": 2 * (centred.shape[1] + 16) * float(np.finfo(np.float32).eps),
             **sum_tree(centred.shape[1]),
         }
+        self._arrays = {name: _read_only(value) for name, value in arrays.items()}
 
     def query(self, queries, predictions, own=None, candidates=None):
         """Compute q, the nearest distance and the nearest training point.
@@ -207,10 +208,8 @@ class PrunedNeighbors:
 def _run(index, asked, order, candidates, answers):
     """Answer the queries in tasks, one a thread."""
     kernel = load_kernel()
-    arguments = (
-        kernel.Index(**{name: _read_only(value) for name, value in index.items()}),
-        kernel.Queries(**{name: _read_only(value) for name, value in asked.items()}),
-    )
+    asked = {name: _read_only(value) for name, value in asked.items()}
+    arguments = kernel.Index(**index), kernel.Queries(**asked)
     order, candidates = _read_only(order), _read_only(candidates)
     answers = kernel.Answers(**answers)
     tasks = [

@@ -147,7 +147,7 @@ def _bound_cells(a, low, high, bound):
 
 
 @_compile()
-def _in_steps(limit, step):
+def _reach(limit, step):
     """Largest squared distance in steps of what may be within a squared distance."""
     # Along every axis both ends are rounded by half a step. One more for the division.
     root = np.sqrt(np.float64(limit)) / step + np.sqrt(N_LEADING)
@@ -198,16 +198,16 @@ def search(index, queries, order, candidates, answers):
         _try_breakers(index, queries, i, candidates[i], rough, answers)
         _try_breakers(index, queries, i, previous, rough, answers)
         n = _list_nearest_others(bound, first, last, cells)
-        n = _pick_nearest(cells[:n], a, begin, leading, within, near)
+        _pick_nearest(cells[:n], a, begin, leading, within, near)
         _try_breakers(index, queries, i, near[:n], rough, answers)
-        reach = _in_steps(_limit(answers.radius[i], zero, delta, index), index.step)
+        reach = _reach(_limit(answers.radius[i], zero, delta, index), index.step)
         n = _list_in_reach(bound, 0, first, reach, cells, 0)
         n = _list_in_reach(bound, last, n_cells, reach, cells, n)
         n = _collect(cells[:n], a, reach, begin, leading, within, near)
         _try_breakers(index, queries, i, near[:n], rough, answers)
         previous[0] = answers.breaker[i]
         limit = _limit(answers.radius[i], zero, delta, index)
-        reach = _in_steps(limit, index.step)
+        reach = _reach(limit, index.step)
         n = _list_in_reach(bound, first, last, reach, cells, 0)
         n = _collect(cells[:n], a, reach, begin, leading, within, near)
         _count_extenders(index, queries, i, near[:n], rough, limit, answers)
@@ -255,13 +255,12 @@ def _list_in_reach(bound, begin, end, limit, cells, n):
 
 @_compile()
 def _pick_nearest(cells, a, begin, leading, within, near):
-    """List the nearest point of each cell along the leading axes; return how many."""
+    """List the nearest point of each cell along the leading axes."""
     for place in range(len(cells)):
         k = cells[place]
         _measure_cell(leading[k], a, np.uint16(0), within)
         # What repeats the last point of a cell comes after it.
         near[place] = begin[k] + np.argmin(within)
-    return len(cells)
 
 
 @_compile(inline="always")

@@ -11,8 +11,8 @@ from sdm_sklearn.attention import SSAParameters, ssa_weights
 
 transformers = pytest.importorskip("transformers")
 
-from sdm_sklearn.attention import huggingface  # noqa: E402
-from sdm_sklearn.attention.huggingface import (  # noqa: E402
+from sdm_sklearn.attention import huggingface  # noqa: E402 (needs transformers)
+from sdm_sklearn.attention.huggingface import (  # noqa: E402 (needs transformers)
     convert_to_ssa,
     load_ssa,
     register_ssa,

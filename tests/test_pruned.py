@@ -93,6 +93,7 @@ def test_measures_few_points():
     squared = np.square(queries[:, None] - spoilt[None]).sum(axis=-1)
     spoilt[(squared > 120).all(axis=0)] = np.nan
     assert np.isnan(spoilt[:, 0]).mean() > 0.1
+    spoilt.flags.writeable = False  # as all that the kernel gets
     search._arrays["points"] = spoilt
     assert_same_answers(search.query(queries, codes), expected)
 
@@ -205,7 +206,7 @@ apart = np.outer([0.49, 5.51], np.full(_pruned_kernel.N_LEADING, 0.125))
 def test_rounding_to_steps_rules_nothing_out(pair, step):
     squared = np.square(pair[0].astype(float) - pair[1]).sum()
     a, b = _in_steps(pair, step).astype(np.int64)
-    for reach in (_pruned_kernel._in_steps, _pruned_kernel._in_steps.py_func):
+    for reach in (_pruned_kernel._reach, _pruned_kernel._reach.py_func):
         assert np.square(a - b).sum() % 2**16 <= reach(squared, step)
 
 

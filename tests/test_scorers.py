@@ -9,7 +9,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import UndefinedMetricWarning, UnsetMetadataPassedError
-from sklearn.experimental import enable_halving_search_cv  # noqa: F401
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (imported for its effect)
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import (

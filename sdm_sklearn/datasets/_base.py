@@ -153,6 +153,7 @@ def load_true_false(*, return_X_y=False, as_frame=False):
 def _load(name, return_X_y, as_frame):
     """Read `data/<name>.npz`; every array but data and target is passed on."""
     folder = files("sdm_sklearn.datasets")
+    # NumPy wants a path, which a Traversable is where packages are folders.
     with np.load(folder / "data" / f"{name}.npz") as archive:  # type: ignore[arg-type]
         arrays = {key: archive[key] for key in archive.files}
     for key, value in arrays.items():
