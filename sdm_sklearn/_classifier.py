@@ -31,7 +31,6 @@ from sdm_sklearn._callback import CallbackSupportMixin
 from sdm_sklearn._checkpoint import open_checkpoints
 from sdm_sklearn._drift import DriftMixin
 from sdm_sklearn._ensemble import Ensemble
-from sdm_sklearn._evidence import report_region
 from sdm_sklearn._model import SDMModel, to_frame
 from sdm_sklearn._persistence import PersistenceMixin
 from sdm_sklearn._region import Rule
@@ -899,23 +898,16 @@ class SDMClassifier(
         """
         ensemble = Ensemble(models, self._rule)
         regions, level = ensemble.find_regions(alpha)
-        attributes = {
+        return {
             "support_indices_": kept[0],
             "calibration_indices_": kept[1],
             "_models": models,
             "_n_rows": n_rows,
             "_alpha": alpha,
             "_regions": regions,
-            "q_min_": float(regions[0].q_min.min()),
-            "thresholds_": regions[0].thresholds,
             "alpha_found_": ensemble.find_largest_alpha(),
-            "region_report_": report_region(ensemble.best, regions[0], classes),
+            **ensemble.describe(alpha, regions, level, classes),
         }
-        if ensemble.best.certify is not None:
-            attributes["certificate_"] = ensemble.certify(
-                alpha, regions, level, classes
-            )
-        return attributes
 
     def _tell_of_region(self):
         """Warn as below, and log which classes are left out of a region by class."""

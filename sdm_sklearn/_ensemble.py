@@ -10,6 +10,7 @@ from sdm_sklearn._evidence import (
     as_region,
     describe_missing_certificate,
     describe_thin_evidence,
+    report_region,
     score_calibration,
     score_rows,
     tabulate_certificate,
@@ -101,7 +102,18 @@ class Ensemble(NamedTuple):
             best.accepted = best.lower_accepted.copy()
         return best
 
-    def certify(self, alpha, regions, level, classes):
+    def describe(self, alpha, regions, level, classes):
+        """Return the fitted attributes that tell of the regions."""
+        attributes = {
+            "q_min_": float(regions[0].q_min.min()),
+            "thresholds_": regions[0].thresholds,
+            "region_report_": report_region(self.best, regions[0], classes),
+        }
+        if self.best.certify is not None:
+            attributes["certificate_"] = self._certify(alpha, regions, level, classes)
+        return attributes
+
+    def _certify(self, alpha, regions, level, classes):
         """Tabulate what the certify rows say of the regions."""
         measured = [model.certify_measured for model in self.models]
         if level is None:

@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 import sdm_sklearn
 from sdm_sklearn._container import ModelFileError, read_container, write_container
 from sdm_sklearn._ensemble import Ensemble
-from sdm_sklearn._evidence import report_region
 from sdm_sklearn._linear import Adaptor, Projection
 from sdm_sklearn._model import SDMModel
 from sdm_sklearn._plain_values import (
@@ -274,9 +273,6 @@ def _rebuild(cls, header, arrays):
         "n_features_in_": fitted["n_features"],
         "support_indices_": arrays["support_indices"],
         "calibration_indices_": arrays["calibration_indices"],
-        "q_min_": float(regions[0].q_min.min()),
-        "thresholds_": regions[0].thresholds,
-        "region_report_": report_region(models[0], regions[0], classes),
         "alpha_found_": decode(fitted["alpha_found"], arrays),
         "history_": decode_records(fitted["history"]),
         "_models": models,
@@ -284,13 +280,11 @@ def _rebuild(cls, header, arrays):
         "_alpha": fitted["alpha"],
         "_n_rows": fitted["n_rows"],
     }
+    ensemble, level = Ensemble(models, estimator._rule), None
     if certified:
         attributes["certify_indices_"] = arrays["certify_indices"]
-        ensemble = Ensemble(models, estimator._rule)
         level = ensemble.find_regions(fitted["alpha"])[1]
-        attributes["certificate_"] = ensemble.certify(
-            fitted["alpha"], regions, level, classes
-        )
+    attributes |= ensemble.describe(fitted["alpha"], regions, level, classes)
     if fitted["feature_names"] is not None:
         attributes["feature_names_in_"] = np.array(
             fitted["feature_names"], dtype=object
