@@ -103,7 +103,10 @@ class Ensemble(NamedTuple):
         return best
 
     def describe(self, alpha, regions, level, classes):
-        """Return the fitted attributes that tell of the regions."""
+        """Return the fitted attributes that tell of the regions.
+
+        `level` is what `find_regions` returns beside them.
+        """
         attributes = {
             "q_min_": float(regions[0].q_min.min()),
             "thresholds_": regions[0].thresholds,

@@ -280,9 +280,12 @@ def _rebuild(cls, header, arrays):
         "_alpha": fitted["alpha"],
         "_n_rows": fitted["n_rows"],
     }
-    ensemble, level = Ensemble(models, estimator._rule), None
     if certified:
         attributes["certify_indices_"] = arrays["certify_indices"]
+    ensemble = Ensemble(models, estimator._rule)
+    level = None
+    if estimator._rule.guarantee == "certified":
+        # The regions are in the file, the level of their tests is not.
         level = ensemble.find_regions(fitted["alpha"])[1]
     attributes |= ensemble.describe(fitted["alpha"], regions, level, classes)
     if fitted["feature_names"] is not None:
