@@ -1,18 +1,20 @@
 """The trained adaptor as plain NumPy: standardisation and two linear layers."""
 
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
 
 from sdm_sklearn._blocks import in_blocks
-from sdm_sklearn._threads import one_blas_thread
+from sdm_sklearn._threads import map_in_threads
 
-# Rows are read, converted and multiplied this many at a time.
+# Rows are read and converted this many at a time.
 _CHUNK_ROWS = 4096
-# A chunk is padded with zeros to a multiple of this many rows: a matrix product then
-# meets no ragged edge, and a row's result does not depend on its place in the batch.
-_ROW_MULTIPLE = 48
+# Every product has this many rows, the last ones zeros if need be. The BLAS chooses its
+# way to add by the shape and may treat a ragged edge apart; with one shape, without an
+# edge, a row has the same bits in any batch.
+_PRODUCT_ROWS = 48
+# A thread takes this many rows at a time.
+_THREAD_ROWS = 5 * _PRODUCT_ROWS
 
 
 class Adaptor(NamedTuple):
@@ -89,31 +91,36 @@ class Projection(NamedTuple):
 def _affine(X, rows, center, scale, matrix, offset):
     n_rows = X.shape[0] if rows is None else len(rows)
     out = np.empty((n_rows, matrix.shape[1]))
+    advice = (
+        f"Embeddings of {X.shape[1]} features and n_filters={matrix.shape[1]} do "
+        "not fit: lower n_filters."
+    )
 
     def multiply(part):
         part = slice(part.start, part.stop)
         chunk = X[part] if rows is None else X[rows[part]]
-        n_padded = -(-len(chunk) // _ROW_MULTIPLE) * _ROW_MULTIPLE
-        padded = np.zeros((n_padded, X.shape[1]))
-        padded[: len(chunk)] = standardize(chunk, center, scale)
-        out[part] = (padded @ matrix)[: len(chunk)]
+        n_products = -(-len(chunk) // _PRODUCT_ROWS)
+        padded = np.zeros((n_products * _PRODUCT_ROWS, X.shape[1]))
+        standardize(chunk, center, scale, out=padded[: len(chunk)])
+        products = padded.reshape(n_products, _PRODUCT_ROWS, -1) @ matrix
+        out[part] = products.reshape(len(padded), -1)[: len(chunk)]
 
-    # The threads of the BLAS cost more than they save on few rows.
-    with one_blas_thread() if n_rows <= _ROW_MULTIPLE else nullcontext():
-        in_blocks(
-            range(n_rows),
-            _CHUNK_ROWS,
-            multiply,
-            f"Embeddings of {X.shape[1]} features and n_filters={matrix.shape[1]} do "
-            "not fit: lower n_filters.",
-        )
+    map_in_threads(
+        lambda part: in_blocks(part, _THREAD_ROWS, multiply, advice),
+        [
+            range(start, min(start + _THREAD_ROWS, n_rows))
+            for start in range(0, n_rows, _THREAD_ROWS)
+        ],
+    )
     out += offset
     return out
 
 
-def standardize(chunk, center, scale):
+def standardize(chunk, center, scale, out=None):
     """Return ``(chunk - center) / scale`` in float64."""
-    return (np.asarray(chunk, dtype=np.float64) - center) / scale
+    out = np.subtract(np.asarray(chunk, dtype=np.float64), center, out=out)
+    out /= scale
+    return out
 
 
 def fit_standardization(X, rows, mode):

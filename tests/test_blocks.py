@@ -82,10 +82,10 @@ def test_products_shrink_to_the_same_answer(fitted, monkeypatch):
     expected = clf.transform(X)
     standardize = _linear.standardize
 
-    def limited_standardize(chunk, *args):
+    def limited_standardize(chunk, *args, **kwargs):
         if len(chunk) > limit:
             raise MemoryError
-        return standardize(chunk, *args)
+        return standardize(chunk, *args, **kwargs)
 
     monkeypatch.setattr(_linear, "standardize", limited_standardize)
     limit = 5
@@ -135,6 +135,7 @@ def test_fit_and_predict_read_the_rows_block_by_block(tmp_path, monkeypatch):
     np.save(tmp_path / "X.npy", X.astype(np.float16))
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     monkeypatch.setattr(_linear, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr(_linear, "_THREAD_ROWS", 32)
     monkeypatch.setattr(_validation, "_CHUNK_ROWS", 64)
     monkeypatch.setattr(_neighbors, "_BLOCK_ENTRIES", 2**16)
     clf = SDMClassifier(0.9, n_filters=8, n_restarts=1, max_epochs=2, random_state=0)

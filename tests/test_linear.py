@@ -34,7 +34,7 @@ def test_by_definition(shape):
     assert_allclose(pdist(coordinates), pdist(hidden), rtol=1e-12)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([1, 7, 384]), st.integers(1, 70))
+@given(st.integers(0, 10**6), st.sampled_from([1, 7, 64, 384, 577]), st.integers(1, 70))
 def test_rows_have_the_same_bits_in_any_batch(seed, n_features, n_filters):
     random = np.random.RandomState(seed)
     adaptor = make_adaptor(n_features, n_filters, 3, seed)
@@ -51,11 +51,29 @@ def test_rows_have_the_same_bits_in_any_batch(seed, n_features, n_filters):
         assert_array_equal(part, whole[rows[:1]])
 
 
+@pytest.mark.parametrize("n_filters", [2, 14, 64, 300])
+def test_one_row_has_the_bits_it_has_among_thousands(n_filters):
+    # The BLAS takes other kernels for small products than for large ones, and threads
+    # for those.
+    adaptor = make_adaptor(384, n_filters, 3)
+    X = np.random.RandomState(1).randn(3000, 384)
+    for all_rows, project in (
+        (adaptor.transform(X), adaptor.transform),
+        (
+            np.hstack(adaptor.projection().project(X)),
+            lambda part: np.hstack(adaptor.projection().project(part)),
+        ),
+    ):
+        for rows in ([0], [2999], [1500], np.arange(239, 2000), np.arange(50)[::-1]):
+            assert_array_equal(project(X[rows]), all_rows[rows])
+
+
 def test_chunks_do_not_change_the_result(monkeypatch):
     adaptor = make_adaptor(6, 4, 2)
     X = np.random.RandomState(0).randn(100, 6)
     expected = adaptor.projection().project(X)
     monkeypatch.setattr(_linear, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(_linear, "_THREAD_ROWS", 7)
     for a, b in zip(adaptor.projection().project(X), expected, strict=True):
         assert_array_equal(a, b)
     for mode in ("global", "feature"):
