@@ -6,9 +6,9 @@ printed, with the index and without. faiss is optional::
 
     python benchmarks/neighbors_speed.py
 
-NumPy and faiss bring an OpenBLAS each, and the older one may not know the processor and
-fall back to slow kernels. The kernels in use are printed; name one that both have in the
-environment to compare the searches and not the libraries below them::
+NumPy and faiss bring an OpenBLAS each, and the older one may not know the processor
+and fall back to slow kernels. The kernels in use are printed; name one that both have
+in the environment to compare the searches and not the libraries below them::
 
     OPENBLAS_CORETYPE=Haswell python benchmarks/neighbors_speed.py
 """
@@ -104,7 +104,8 @@ def main():
     for library in threadpool_info():
         if library["user_api"] == "blas":
             package = Path(library["filepath"]).parent.name.split(".")[0]
-            print(f"{package}: OpenBLAS {library['version']}, {library['architecture']}")
+            kernels = library["architecture"]
+            print(f"{package}: OpenBLAS {library['version']}, {kernels}")
 
 
 if __name__ == "__main__":
