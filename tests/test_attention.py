@@ -263,7 +263,81 @@ def test_nan_gradients_stay_visible(backend, part):
     assert parts[part].grad.isnan().any()
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan, 3e30])
+@pytest.mark.parametrize("tile", [None, 64])
+def test_what_a_mask_holds_where_causality_hides_does_not_count(
+    value, tile, monkeypatch
+):
+    if tile is not None:
+        monkeypatch.setattr(functional, "default_tile", lambda device: tile)
+    mask = random(20, 20, seed=5)
+    hidden = mask.masked_fill(torch.ones(20, 20).triu(1).bool(), value)
+    results = []
+    for backend, part in (("eager", mask), ("blocked", mask), ("blocked", hidden)):
+        parts = [random(1, 2, 20, 4, seed=s).requires_grad_() for s in range(3)]
+        n = tensor(1.5, 2.0).requires_grad_()
+        output = ssa_attention(*parts, n, 0.8, part, is_causal=True, backend=backend)
+        output.square().sum().backward()
+        results.append([output, *(p.grad for p in parts), n.grad])
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scores_whose_product_with_b_overflows_saturate(backend):
+    query = torch.full((1, 1, 3, 1), 1e18)
+    key = torch.tensor([1e18, -1e18, 0.0]).view(1, 1, 3, 1)
+    value = torch.eye(3).view(1, 1, 3, 3)
+    output = ssa_attention(query, key, value, 1.5, 1e4, scale=1.0, backend=backend)
+    assert output.tolist() == [[[[1.0, 0.0, 0.0]] * 3]]
+
+
 # ---------------------------------------------------------------- the backends
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masks_of_any_precision_and_without_dimensions(backend):
+    query = random(1, 2, 6, 4, dtype=torch.float32)
+    mask, bias = random(6, 6, seed=1), random(6, 6, seed=2)
+    single = [part.float() for part in (mask, bias)]
+    for part, other in ((mask, single[0]), (torch.tensor(-0.5), None)):
+        for is_causal in (False, True):
+            results = [
+                ssa_attention(
+                    *(query, query, query, 1.5, 0.8, m),
+                    is_causal=is_causal,
+                    score_bias=b,
+                    backend=backend,
+                )
+                for m, b in ((part, bias), (other, single[1]))
+            ]
+            assert results[0].dtype == torch.float32
+            # A constant that is added to all transformed scores changes nothing.
+            torch.testing.assert_close(*results)
+    none = ssa_attention(
+        query, query, query, 1.5, 0.8, torch.tensor(False), 0.0, True, backend=backend
+    )
+    assert (none == 0).all()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("shape", [(128, 128), (128,)])
+def test_a_mask_far_from_zero_does_not_spoil_the_gradient_of_n(is_causal, shape):
+    """In float32, against float64: what a row has in common must cancel early."""
+    parts = [random(1, 2, 128, 16, seed=s) for s in range(3)]
+    upstream, mask = random(1, 2, 128, 16, seed=3), random(*shape, seed=4)
+    for offset in (-100.0, -1000.0, -5000.0):
+        grads = []
+        for dtype, backend in ((DOUBLE, "eager"), (torch.float32, "blocked")):
+            n = torch.tensor([1.5, 2.0], dtype=DOUBLE, requires_grad=True)
+            output = ssa_attention(
+                *(part.to(dtype) for part in parts),
+                *(n, 0.8, (mask + offset).to(dtype)),
+                is_causal=is_causal,
+                backend=backend,
+            )
+            grads += torch.autograd.grad(output, n, upstream.to(dtype))
+        torch.testing.assert_close(grads[1], grads[0], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("tile", [None, 64, 500, 10**6])
@@ -653,6 +727,22 @@ def test_function_transforms(transform):
         transform(attend("blocked"), x)
 
 
+def test_compiled_transforms_of_torch_func_lose_nothing():
+    x = random(1, 2, 6, 4)
+
+    def attend(x):
+        return ssa_attention(x, x, x, 1.5, 0.8)
+
+    def tangent(x):
+        return torch.func.jvp(attend, (x,), (x,))[1]
+
+    gradient = torch.func.grad(lambda x: attend(x).square().sum())
+    for function in (tangent, gradient):
+        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), function(x))
+        assert (function(x) != 0).any()
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compile_and_dynamic_lengths():
     # aot_eager traces forward and backward without needing a C++ compiler
@@ -745,6 +835,15 @@ def test_auto_chooses_by_size(monkeypatch):
         query = torch.zeros(1, 2, length, 4)
         ssa_attention(query, query, query, 1.5, 0.8)
     assert used == ["eager", "blocked"]
+
+
+def test_flex_answers_without_queries_or_keys():
+    with torch.no_grad():  # the compiled kernel would divide by 0
+        for n_queries, n_keys in ((0, 7), (3, 0)):
+            query, key = torch.ones(1, 2, n_queries, 16), torch.ones(1, 2, n_keys, 16)
+            output = ssa_attention(query, key, key, 1.5, 0.8, backend="flex")
+            assert output.shape == query.shape
+            assert (output == 0).all()
 
 
 @pytest.mark.slow

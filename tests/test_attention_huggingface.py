@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sdm_sklearn.attention import SSAParameters, ssa_weights
+from sdm_sklearn.attention import convert_to_ssa as convert_modules
 
 transformers = pytest.importorskip("transformers")
 
@@ -336,6 +337,11 @@ def test_options_of_from_pretrained(tmp_path):
     assert load_ssa(tmp_path / "again").config.architectures == ["LlamaForCausalLM"]
     with pytest.raises(TypeError, match="Got AutoModelForCausalLM"):
         load_ssa(tmp_path / "again", model_class=transformers.AutoModelForCausalLM)
+    with pytest.raises(TypeError, match="Got LlamaForCausalLM"):
+        load_ssa(tmp_path / "again", model_class="LlamaForCausalLM")
+    with pytest.raises(ValueError, match="is 'ssa'. Got 'eager'"):
+        load_ssa(tmp_path / "again", attn_implementation="eager")
+    load_ssa(tmp_path / "again", attn_implementation="ssa")
 
 
 def test_a_model_loaded_without_its_values_is_refused(tmp_path):
@@ -356,6 +362,53 @@ def gpt_oss():
     return transformers.GptOssForCausalLM(config)
 
 
+def tiny(model_class, config_class, **options):
+    torch.manual_seed(0)
+    config = getattr(transformers, config_class)(vocab_size=61, **options)
+    return getattr(transformers, model_class)(config).eval()
+
+
+def git():
+    """Text attention of its own beside vision attention that could be converted."""
+    return tiny("GitModel", "GitConfig", **BERT)
+
+
+def nllb_moe():
+    """Its decoder would see the future: no causal flag, and a mask of None."""
+    return tiny("NllbMoeModel", "NllbMoeConfig", **BART, num_experts=2)
+
+
+def splinter():
+    return tiny("SplinterModel", "SplinterConfig", **BERT)
+
+
+def gemma4():
+    return tiny(
+        "Gemma4ForCausalLM",
+        "Gemma4TextConfig",
+        **{**LLAMA, "num_hidden_layers": 4, "head_dim": 8, "global_head_dim": 8},
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        sliding_window=64,
+        vocab_size_per_layer_input=61,
+        hidden_size_per_layer_input=8,
+    )
+
+
+def siglip():
+    """Its pooling head is an nn.MultiheadAttention."""
+    return transformers.SiglipVisionModel(
+        transformers.SiglipVisionConfig(
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            image_size=8,
+            patch_size=4,
+        )
+    ).eval()
+
+
 def llama_with_attentions():
     model = build("llama")
     model.set_attn_implementation("eager")
@@ -369,6 +422,9 @@ def llama_with_attentions():
         (gpt_oss, {}, "attention sinks"),
         (llama_with_attentions, {}, "output_attentions=True to forward instead"),
         (lambda: build("llama"), {"init": None, "n_init": 0.5}, "'n_init' must be"),
+        (git, {}, "GitVision.* cannot be converted: transformers offers no"),
+        (nllb_moe, {}, "NllbMoe.* cannot be converted"),
+        (splinter, {}, "Splinter.* cannot be converted"),
     ],
 )
 def test_a_refused_conversion_changes_nothing(make, options, message):
@@ -392,6 +448,41 @@ def test_an_implementation_that_cannot_be_set_changes_nothing(monkeypatch):
     with pytest.raises(ValueError, match="not this one"):
         convert_to_ssa(model)
     assert not any(isinstance(m, SSAParameters) for m in model.modules())
+
+
+def test_fewer_queries_without_a_mask_are_refused():
+    model, ids = gemma4(), tokens()
+    full = logits(convert_to_ssa(model, init=None), ids)
+    last = logits(model, ids, logits_to_keep=1)
+    torch.testing.assert_close(last, full[:, -1:], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="3 queries to 9 keys without a mask. Leave"):
+        logits(model, ids, logits_to_keep=3)
+
+
+def test_attention_that_stays_as_it_is_is_named(tmp_path):
+    model = siglip()
+    with pytest.warns(UserWarning, match="MultiheadAttention.* is left as it is"):
+        convert_to_ssa(model)
+    model.save_pretrained(tmp_path / "one")
+    load_ssa(tmp_path / "one")  # said once, when it was converted
+    convert_modules(model)
+    model.save_pretrained(tmp_path / "both")
+    with pytest.raises(ValueError, match="whose attention load_ssa leaves as it is"):
+        load_ssa(tmp_path / "both")
+
+
+def test_a_model_may_be_converted_part_by_part():
+    options = {"init": None, "n_init": 2.0}
+    model, whole = build("bart"), converted("bart", **options)
+    convert_to_ssa(model.model.encoder, **options)
+    with pytest.raises(RuntimeError, match="no SSA parameters"):
+        logits(model, tokens())
+    with pytest.raises(ValueError, match="Part of this .* pass the same for all"):
+        convert_to_ssa(model, **{**options, "n_init": 3.0})
+    convert_to_ssa(model, **options)
+    assert torch.equal(logits(model, tokens()), logits(whole, tokens()))
+    with pytest.raises(ValueError, match="uses SSA attention already"):
+        convert_to_ssa(model, **options)
 
 
 def test_copies_work():
@@ -451,10 +542,11 @@ def test_errors(tmp_path):
     register_ssa()
     with pytest.raises(RuntimeError, match="convert_to_ssa"):
         huggingface._ssa_attention_forward(torch.nn.Linear(1, 1), x, x, x, None)
-    with pytest.raises(ValueError, match="sinks"):
-        huggingface._ssa_attention_forward(
-            attention_module(), x, x, x, None, s_aux=torch.zeros(2)
-        )
+    for name in ("s_aux", "sinks", "indices", "block_indices"):
+        with pytest.raises(ValueError, match=f"sinks or sparse attention .'{name}'"):
+            huggingface._ssa_attention_forward(
+                attention_module(), x, x, x, None, **{name: torch.zeros(2)}
+            )
     model = build("bert")
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="not saved with SSA"):

@@ -428,6 +428,21 @@ def test_layers_use_ssa_in_training_and_evaluation(index, train):
     torch.testing.assert_close(again[0, :3], far[0, :3], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((2, 3, 8), (1, 3, 8), (1, 3, 8)), "one batch size. Got 2, 1 and 1"),
+        (((2, 3, 8), (2, 3, 8), (1, 3, 8)), "one batch size. Got 2, 2 and 1"),
+        (((3, 8), (2, 3, 8), (2, 3, 8)), r"all 2 without a batch. Got \[2, 3, 3\]"),
+        (((1, 2, 3, 8),) * 3, r"Got \[4, 4, 4\]"),
+    ],
+)
+def test_inputs_that_do_not_belong_together_are_refused(shapes, message):
+    parts = [inputs(*shape) for shape in shapes]
+    with pytest.raises(ValueError, match=message):
+        SSAMultiheadAttention(8, 2, batch_first=True)(*parts)
+
+
 def test_nested_tensors_are_refused():
     x = torch.nested.nested_tensor([inputs(3, 8), inputs(5, 8)])
     with pytest.raises(ValueError, match="nested"):

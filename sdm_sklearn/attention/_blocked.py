@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sdm_sklearn.attention._checks import without_autocast
-from sdm_sklearn.attention._tiles import LN2, Chunk, Scores, additive
+from sdm_sklearn.attention._tiles import LN2, Chunk, Scores
 
 
 class _Dropout:
@@ -222,10 +222,12 @@ def blocked_backward(
                 tiling.seen(chunk_grad_value, rows).baddbmm_(used.mT, rows_upstream)
                 dt.sub_(rows_mean).mul_(weights)
                 # n times the logarithm is log P plus what a row has in common (whose
-                # share is 0, as dt sums to 0) less a floating mask.
+                # share is 0, as dt sums to 0) less a floating mask. Of that, too, only
+                # what differs within a row counts; the rest would be rounding.
                 grad_n[heads] += _dot(chunk, dt, log_weights) * LN2
-                if mask is not None and mask.is_floating_point():
-                    part = additive(chunk.take(mask, rows, n_keys), n.dtype)
+                if mask is not None and scores.floating:
+                    part = scores.added(mask, chunk, rows, n_keys)
+                    part = part - part.amax(-1, keepdim=True)
                     grad_n[heads] -= _dot(chunk, dt, part)
                     if mask_grad:
                         place = chunk.take(grad_mask, rows, n_keys)

@@ -57,9 +57,11 @@ def prepare(
     shape = (*query.shape[:-1], key.shape[-2])
     if mask is not None:
         check_mask(mask, "attn_mask", shape)
+        mask = _as_operand(mask, dtype)
     if bias is not None:
         check_floating(bias, "score_bias")
         check_mask(bias, "score_bias", shape)
+        bias = _as_operand(bias, dtype)
     return query, key, value, n, b, mask, bias, dropout_p, is_causal, scale
 
 
@@ -109,6 +111,12 @@ def check_mask(mask: Tensor, name: str, shape: tuple[int, ...]) -> None:
             f"'{name}' of shape {tuple(mask.shape)} does not broadcast to the scores' "
             f"shape {tuple(shape)}."
         )
+
+
+def _as_operand(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a mask with a last dimension and no more precision than the scores."""
+    mask = mask.reshape(mask.shape or (1,))
+    return mask.to(dtype) if mask.dtype == torch.float64 else mask
 
 
 def _check_attention(

@@ -399,19 +399,21 @@ def _is_transformed() -> bool:
 
 
 def _choose_backend(backend: str, query: Tensor, key: Tensor, value: Tensor) -> str:
-    if backend in ("eager", "flex"):
+    if backend == "eager":
         return backend
-    if torch.compiler.is_compiling():
-        # No branch on sizes: it would become a guard and split dynamic lengths.
-        return "blocked"
-    if _is_transformed():
+    if backend != "flex" and _is_transformed():
         if backend == "blocked":
             raise ValueError(
                 "backend='blocked' supports neither forward-mode differentiation nor "
                 "torch.func (grad, jvp, vmap and so on). Use backend='eager' or 'auto'."
             )
         return "eager"
+    if backend != "flex" and torch.compiler.is_compiling():
+        # No branch on sizes: it would become a guard and split dynamic lengths.
+        return "blocked"
     if 0 in (*query.shape, *key.shape, *value.shape):
         return "eager"
+    if backend == "flex":
+        return backend
     n_scores = math.prod(query.shape[:-1]) * key.shape[-2]
     return "eager" if backend == "auto" and n_scores < _EAGER_BELOW else "blocked"

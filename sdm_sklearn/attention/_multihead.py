@@ -172,8 +172,9 @@ class SSAMultiheadAttention(nn.MultiheadAttention):
         Raises
         ------
         ValueError
-            If ``is_causal`` is given without ``attn_mask``, a mask does not fit, or
-            an input is a nested tensor.
+            If ``is_causal`` is given without ``attn_mask``, a mask does not fit, the
+            inputs differ in their number of dimensions or their batch size, or one is
+            a nested tensor.
         """
         if is_causal and attn_mask is None:
             raise ValueError(
@@ -187,13 +188,18 @@ class SSAMultiheadAttention(nn.MultiheadAttention):
                 "'key_padding_mask'. (In nn.TransformerEncoder: "
                 "enable_nested_tensor=False.)"
             )
-        batched = query.dim() == 3
+        batched = _is_batched(query, key, value)
         if self.batch_first and batched:
             query, key, value = (part.transpose(0, 1) for part in (query, key, value))
         elif not batched:
             query, key, value = (part.unsqueeze(1) for part in (query, key, value))
             if key_padding_mask is not None:
                 key_padding_mask = key_padding_mask.unsqueeze(0)
+        if not query.shape[1] == key.shape[1] == value.shape[1]:
+            raise ValueError(
+                "'query', 'key' and 'value' must have one batch size. Got "
+                f"{query.shape[1]}, {key.shape[1]} and {value.shape[1]}."
+            )
         q, k, v = self._project(query, key, value)
         length, batch = q.shape[:2]
         n_keys = key.shape[0]
@@ -326,6 +332,16 @@ def convert_to_ssa(
             # Decided when it was built; its fast path wants softmax layers.
             encoder.use_nested_tensor = False
     return model
+
+
+def _is_batched(*inputs: Tensor) -> bool:
+    n_dims = [part.dim() for part in inputs]
+    if n_dims not in ([2] * 3, [3] * 3):
+        raise ValueError(
+            "'query', 'key' and 'value' must all have 3 dimensions, or all 2 without a "
+            f"batch. Got {n_dims}."
+        )
+    return n_dims[0] == 3
 
 
 def _attention_mask(mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:

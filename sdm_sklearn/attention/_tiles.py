@@ -180,6 +180,7 @@ class Scores:
         self.log1p = max(self.n_values) > _LOG1P_ABOVE
         rows = self.tiling.tile_rows
         self.triangle = n.new_full((rows, rows), _NEG).triu_(1) if is_causal else None
+        self.floating = mask is not None and mask.is_floating_point()
         self.dead = None
         if mask is not None:
             dead = masked_rows(mask, is_causal, self.tiling.n_rows)
@@ -187,6 +188,14 @@ class Scores:
         self.queries = self.without_dead(query * (b * scale).view(-1, 1, 1))
         self.queries = self.queries.flatten(0, 1)
         self.keys = key.to(n.dtype).flatten(0, 1)
+        # Largest |x| of queries and keys, without biases.
+        self.bound = float(
+            self.queries.norm(dim=-1).max() * self.keys.norm(dim=-1).max()
+        )
+        # Finite scores whose product with b is not count as the largest number.
+        self.saturates = math.isinf(self.bound) and all(
+            bool(part.isfinite().all()) for part in (query, key)
+        )
         self._space = [n.new_empty(self.tiling.max_size) for _ in range(n_buffers)]
         self._views: dict[tuple[int, ...], list[Tensor]] = {}
 
@@ -210,12 +219,21 @@ class Scores:
         ``|x|`` is at most ``|q| |k|``, and weights grow only polynomially. NaN answers
         False, and so do biases and floating masks, which the bound does not cover.
         """
-        if self.bias is not None:
+        if self.bias is not None or self.floating:
             return False
-        if self.mask is not None and self.mask.is_floating_point():
-            return False
-        bound = self.queries.norm(dim=-1).max() * self.keys.norm(dim=-1).max()
-        return max(self.n_values) * math.log2(1 + float(bound)) <= _UNSHIFTED_BELOW
+        return max(self.n_values) * math.log2(1 + self.bound) <= _UNSHIFTED_BELOW
+
+    def added(self, mask: Tensor, chunk: Chunk, rows: slice, n_keys: int) -> Tensor:
+        """Return what a mask adds to a tile, ``_NEG`` where causality hides a key.
+
+        There a floating mask may hold anything.
+        """
+        part = additive(chunk.take(mask, rows, n_keys), self.n.dtype)
+        if self.floating and self.triangle is not None:
+            place = torch.arange(rows.start, rows.stop, device=part.device)
+            hidden = torch.arange(n_keys, device=part.device) > place.unsqueeze(-1)
+            part = part.masked_fill(hidden, _NEG)
+        return part
 
     def transformed(
         self,
@@ -237,6 +255,9 @@ class Scores:
         if self.bias is not None:
             bias = chunk.take(self.bias, rows, n_keys).to(x.dtype)
             chunk.by_head(x).addcmul_(bias, self.b[chunk.heads].view(-1, 1, 1))
+        if self.saturates:
+            limit = torch.finfo(x.dtype).max
+            x.clamp_(-limit, limit)
         # |x| as x sgn(x): the sign is needed in any case, and this adds 1 on the way.
         sign = torch.sign(x, out=result)
         if self.log1p:
@@ -258,7 +279,7 @@ class Scores:
             chunk.by_head(sign).mul_(self.n[chunk.heads].view(-1, 1, 1))
         torch.addcmul(base, sign, x, value=factor, out=result)
         if self.mask is not None:
-            mask = additive(chunk.take(self.mask, rows, n_keys), x.dtype)
+            mask = self.added(self.mask, chunk, rows, n_keys)
             chunk.by_head(result).add_(mask, alpha=_LOG2E)
         if self.triangle is not None and rows.start < n_keys:
             high, wide = rows.stop - rows.start, n_keys - rows.start

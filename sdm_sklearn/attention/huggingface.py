@@ -6,6 +6,7 @@ it back; ``from_pretrained`` alone would drop n and b without an error.
 """
 
 import inspect
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["convert_to_ssa", "load_ssa", "register_ssa"]
 
 _NAME = "ssa"
+
+# What attention functions are told and SSA cannot do: sinks, and the keys that sparse
+# attention chose.
+_REFUSED = ("s_aux", "sinks", "indices", "block_indices")
 
 # Arguments of from_pretrained that say where the config is, too.
 _WHERE = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
@@ -37,10 +42,30 @@ def register_ssa() -> None:
     >>> register_ssa()  # doctest: +SKIP
     """
     from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(_NAME, _ssa_attention_forward)
-    AttentionMaskInterface.register(_NAME, sdpa_mask)
+    AttentionMaskInterface.register(_NAME, _ssa_mask)
+
+
+def _ssa_mask(
+    *, q_length: int, kv_length: int, allow_is_causal_skip: bool = True, **kwargs: Any
+) -> Tensor | None:
+    """Make the boolean mask of PyTorch's own attention.
+
+    It may be None only where "causal" alone says who sees whom: for as many keys as
+    queries, and for one query. So an attention that is handed fewer queries later, and
+    no mask, can be told from one that is not.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    plain = isinstance(q_length, int) and q_length in (1, kv_length)
+    return sdpa_mask(
+        q_length=q_length,
+        kv_length=kv_length,
+        allow_is_causal_skip=allow_is_causal_skip and plain,
+        **kwargs,
+    )
 
 
 def convert_to_ssa(
@@ -58,7 +83,9 @@ def convert_to_ssa(
     ----------
     model : PreTrainedModel
         A model whose attention goes through transformers' ``AttentionInterface``:
-        Llama, Qwen, Gemma, GPT-2, BERT, RoBERTa, T5, BART and most others.
+        Llama, Qwen, Gemma, GPT-2, BERT, RoBERTa, T5, BART and most others. A part of
+        a model that was converted before may be converted as a whole, with the same
+        settings.
     init : None or "softmax", default="softmax"
         The default starts close to softmax, for models that were trained with it;
         pass ``init=None`` for models yet to be trained.
@@ -79,8 +106,14 @@ def convert_to_ssa(
         If ``model`` is not a transformers model.
     ValueError
         If the model has no such attention, was converted before, was saved with SSA
-        and loaded without, has attention sinks or ``config.output_attentions``, or an
+        and loaded without, has attention sinks or ``config.output_attentions``, a part
+        of it cannot run PyTorch's own attention in transformers either, or an
         attention module does not tell its number of heads. The model is unchanged.
+
+    Warns
+    -----
+    UserWarning
+        If other attention of the model is left as it is.
 
     Examples
     --------
@@ -115,6 +148,14 @@ def convert_to_ssa(
             "learn_b": learn_b,
         },
     )
+    others = sorted({type(module).__name__ for module in _other_attention(model)})
+    if others:
+        warnings.warn(
+            f"{', '.join(others)} of this {type(model).__name__} is left as it is: it "
+            "does not go through transformers' AttentionInterface.",
+            UserWarning,
+            stacklevel=2,
+        )
     return model
 
 
@@ -141,7 +182,8 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
     TypeError
         If ``model_class`` is not a model class.
     ValueError
-        If the model was not converted, or n or b of an attention is missing.
+        If the model was not converted, n or b of an attention is missing or belongs to
+        none, or ``attn_implementation`` is not "ssa".
 
     Examples
     --------
@@ -150,6 +192,12 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
     """
     import transformers
 
+    if kwargs.get("attn_implementation", _NAME) != _NAME:
+        raise ValueError(
+            "'attn_implementation' of a model saved with SSA is 'ssa'. Got "
+            f"{kwargs['attn_implementation']!r}: load it with from_pretrained for "
+            "softmax."
+        )
     where = {name: kwargs[name] for name in _WHERE if name in kwargs}
     config = transformers.AutoConfig.from_pretrained(path, **where)
     settings: Any = getattr(config, "ssa_attention", None)
@@ -160,10 +208,12 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
         )
     if model_class is None:
         model_class = getattr(transformers, config.architectures[0])
-    if not issubclass(model_class, transformers.PreTrainedModel):
+    if not isinstance(model_class, type) or not issubclass(
+        model_class, transformers.PreTrainedModel
+    ):
         raise TypeError(
             "'model_class' must be a model class such as LlamaForCausalLM. Got "
-            f"{model_class.__name__}."
+            f"{getattr(model_class, '__name__', model_class)}."
         )
 
     class Converted(model_class):
@@ -185,6 +235,12 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
     for key in sorted(info["missing_keys"]):
         if key.endswith((".ssa.rho_n", ".ssa.rho_b")):
             raise ValueError(f"{str(path)!r} holds no value of {key!r}.")
+    for key in sorted(info["unexpected_keys"]):
+        if key.endswith((".ssa.rho_n", ".ssa.rho_b")):
+            raise ValueError(
+                f"{str(path)!r} holds {key!r}, whose attention load_ssa leaves as it "
+                "is. Load with from_pretrained, convert as before, load_state_dict."
+            )
     return (model, info) if with_info else model
 
 
@@ -199,8 +255,23 @@ def _convert(model: "PreTrainedModel", settings: dict[str, Any]) -> None:
             f"{name} has no attention that goes through transformers' "
             "AttentionInterface, so it cannot be converted."
         )
-    if any(isinstance(getattr(m, "ssa", None), SSAParameters) for m in modules):
+    known = [m for m in modules if isinstance(getattr(m, "ssa", None), SSAParameters)]
+    if len(known) == len(modules):
         raise ValueError(f"{name} uses SSA attention already.")
+    before = getattr(model.config, "ssa_attention", None)
+    if known and before not in (None, settings):
+        raise ValueError(
+            f"Part of this {name} was converted with {before}: pass the same for all."
+        )
+    for part in {id(p): p for p in map(_owners(model).get, modules)}.values():
+        if part is not None and not (
+            part._supports_sdpa or part._supports_attention_backend
+        ):
+            raise ValueError(
+                f"{type(part).__name__} cannot be converted: transformers offers no "
+                "other attention for it, so some of it would take SSA's masks wrongly."
+            )
+    modules = [module for module in modules if module not in known]
     if any(getattr(m, "sinks", None) is not None for m in modules):
         raise ValueError(f"{name} has attention sinks, which SSA does not support.")
     parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
@@ -232,6 +303,34 @@ def _attention_modules(model: nn.Module) -> list[nn.Module]:
         return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
     return [module for module in model.modules() if asks(module)]
+
+
+def _owners(model: nn.Module) -> dict[nn.Module, Any]:
+    """Map each module to the innermost transformers model that it belongs to."""
+    from transformers import PreTrainedModel
+
+    owners: dict[nn.Module, Any] = {}
+    for part in model.modules():  # outer ones come first
+        if isinstance(part, PreTrainedModel):
+            owners.update(dict.fromkeys(part.modules(), part))
+    return owners
+
+
+def _other_attention(model: nn.Module) -> list[nn.Module]:
+    """Find modules that attend in a way of their own, going by their names."""
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if isinstance(getattr(module, "ssa", None), SSAParameters):
+            inside.update(module.modules())
+    found = []
+    for module in model.modules():
+        attends = "Attention" in type(module).__name__ and any(
+            True for _ in module.parameters()
+        )
+        if attends and inside.isdisjoint(module.modules()):
+            found.append(module)
+            inside.update(module.modules())
+    return found
 
 
 def _number_of_heads(module: nn.Module) -> int:
@@ -283,17 +382,21 @@ def _ssa_attention_forward(
             "sdm_sklearn.attention.huggingface.convert_to_ssa (or load it with "
             "load_ssa) instead of setting attn_implementation='ssa'."
         )
-    if kwargs.get("s_aux") is not None:
-        raise ValueError("SSA attention does not support attention sinks ('s_aux').")
+    for name in _REFUSED:
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"SSA attention does not support attention sinks or sparse attention "
+                f"({name!r} of {type(module).__name__})."
+            )
     rows, columns = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     is_causal = bool(is_causal) and attention_mask is None and rows > 1
-    if is_causal and columns > rows:
-        # A static cache while it is filled: what follows is empty.
-        key, value = key[:, :, :rows], value[:, :, :rows]
-        if position_bias is not None:
-            position_bias = position_bias[..., :rows]
+    if is_causal and columns != rows:
+        raise ValueError(
+            f"{type(module).__name__} asks for causal attention of {rows} queries to "
+            f"{columns} keys without a mask. Leave out logits_to_keep above 1."
+        )
     if attention_mask is not None:
         attention_mask = attention_mask[..., : key.shape[2]]
     arguments: dict[str, Any] = {
