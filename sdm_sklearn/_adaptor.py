@@ -135,7 +135,7 @@ def train_adaptor(
     import torch
 
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # "meta" holds no values
     except (AssertionError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

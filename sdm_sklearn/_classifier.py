@@ -30,7 +30,7 @@ import sdm_sklearn
 from sdm_sklearn._callback import CallbackSupportMixin
 from sdm_sklearn._checkpoint import open_checkpoints
 from sdm_sklearn._drift import DriftMixin
-from sdm_sklearn._ensemble import Ensemble
+from sdm_sklearn._ensemble import Ensemble, all_answer
 from sdm_sklearn._model import SDMModel, to_frame
 from sdm_sklearn._persistence import PersistenceMixin
 from sdm_sklearn._region import Rule
@@ -44,13 +44,19 @@ from sdm_sklearn._selective import (
 from sdm_sklearn._splits import (
     Split,
     check_split,
+    describe_dependence,
     list_splits,
     random_halves,
     set_aside,
 )
 from sdm_sklearn._state import all_or_nothing
 from sdm_sklearn._support import choose_exemplars, count_exemplars
-from sdm_sklearn._validation import check_finite, check_labels, check_same_kind
+from sdm_sklearn._validation import (
+    check_finite,
+    check_same_kind,
+    checked_labels,
+    refuse_masked,
+)
 from sdm_sklearn.activation import log_sdm_activation
 
 _logger = logging.getLogger("sdm_sklearn")
@@ -176,7 +182,8 @@ class SDMClassifier(
         aside before the fit: the probability that any conditional accuracy of an
         answered class is below `alpha` is at most 1 - `confidence`. What cannot be
         certified is rejected. Another `alpha` given at prediction is certified anew, by
-        itself. See the :ref:`user guide <certificates>`.
+        itself. The rows must be independent draws: one of each patient or document.
+        See the :ref:`user guide <certificates>`.
 
     confidence : float, default=0.9
         Probability with which a certificate holds.
@@ -747,13 +754,13 @@ class SDMClassifier(
         Raises
         ------
         ValueError
-            If `X` does not fit, or `y` holds strings beside numeric classes or the
-            other way round.
+            If `X` does not fit, `y` holds labels of another kind than the classes, or
+            rows equal rows that were set aside for the certificate: it would be void.
 
         Warns
         -----
         UserWarning
-            If rows equal calibration rows.
+            If rows equal calibration rows of a model.
         NoRegionWarning
             If the new support leaves no region at `alpha`.
         """
@@ -764,7 +771,19 @@ class SDMClassifier(
         code_of = {label: code for code, label in enumerate(self.classes_.tolist())}
         codes = np.array([code_of.get(label, -1) for label in y.tolist()])
         models = [model.extend(X, codes) for model in self._models]
-        n_equal = models[0].count_calibration_copies(len(X))
+        if models[0].certify is not None:
+            void = np.flatnonzero(models[0].find_copies(len(X), models[0].certify[0]))
+            if len(void):
+                raise ValueError(
+                    f"{len(void)} of the {len(X)} rows to add equal rows that fit set "
+                    f"aside for the certificate (the first is row {void[0]}): these "
+                    "would find themselves, and certificate_ would be void. Leave them "
+                    "out; certify_indices_ has their numbers in fit's X."
+                )
+        n_equal = max(
+            np.count_nonzero(model.find_copies(len(X), model.calibration[0]))
+            for model in models
+        )
         if n_equal:
             warnings.warn(
                 f"{n_equal} of the {len(X)} rows added equal calibration rows. These "
@@ -779,9 +798,14 @@ class SDMClassifier(
         attributes = self._model_attributes(
             models, kept, n_rows, self._alpha, self.classes_
         )
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        self._tell_of_region()
+        before = {name: getattr(self, name) for name in attributes}
+        self.__dict__.update(attributes)
+        try:
+            self._tell_of_region()
+        except Warning:
+            # Turned into an error by the user's filter: as if nothing had happened.
+            self.__dict__.update(before)
+            raise
         return self
 
     def _decide(self, X, alpha):
@@ -831,8 +855,9 @@ class SDMClassifier(
 
     def _validate(self, X, y="no_validation", reset=True):
         """Check X, and y if given, keeping the dtype of X if it is a float."""
+        refuse_masked(X, "X")
         if not isinstance(y, str):
-            check_labels(y)
+            y = checked_labels(y)
         checked = validate_data(
             self,
             X,
@@ -865,6 +890,9 @@ class SDMClassifier(
                 check_split(train, calibration, codes, classes)
                 for train, calibration in list_splits(self.cv, X, y)
             ]
+            message = describe_dependence(self.cv)
+            if message and certify_size is not None:
+                warnings.warn(message, UserWarning, stacklevel=stack_level())
             certify, splits = set_aside(splits, certify_size, random_state)
             splits = [split for split in splits for _ in range(self.n_restarts)]
         # Rows set aside may have left a class short.
@@ -912,7 +940,7 @@ class SDMClassifier(
     def _tell_of_region(self):
         """Warn as below, and log which classes are left out of a region by class."""
         self._warn_of_region(self._alpha, self._regions)
-        answered = self._regions[0].answered
+        answered = all_answer(self._regions)
         if answered.any() and not answered.all():
             left_out = self.classes_[~answered].tolist()
             shown = ", ".join(map(repr, left_out[:5])) + ", ..." * (len(left_out) > 5)

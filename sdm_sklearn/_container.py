@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import zipfile
 from contextlib import contextmanager, suppress
 
@@ -150,11 +151,17 @@ def _hash_start(file, n_bytes):
 @contextmanager
 def _replaced(path):
     """Open a file beside `path` that takes its place once it is complete on disk."""
-    path = os.path.realpath(path)  # a link stays one
+    given, path = path, os.path.realpath(path)  # a link stays one
     folder, name = os.path.split(path)
-    partial = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.partial")
+    if not os.fspath(given) or (os.path.exists(path) and not os.path.isfile(path)):
+        raise ValueError(f"{os.fspath(given)!r} is no file that save could replace.")
+    # Names may have 255 bytes, and a character up to 4.
+    partial = os.path.join(folder, f".{name[:50]}.{secrets.token_hex(8)}.partial")
     try:
         with open(partial, "x+b") as file:
+            if os.path.exists(path):
+                # Whoever could not read the old file shall not read the new one.
+                os.chmod(partial, stat.S_IMODE(os.stat(path).st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())

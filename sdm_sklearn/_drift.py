@@ -53,7 +53,8 @@ class DriftMixin:
         Raises
         ------
         ValueError
-            If there are fewer than 2 rows to compare, or they do not fit the model.
+            If there are fewer than 2 rows to compare, none at all (X is None), or they
+            do not fit the model.
 
         See Also
         --------
@@ -71,6 +72,8 @@ class DriftMixin:
         >>> bool(clf.drift(X[600:] + 3).pvalue < 1e-6)
         True
         """
+        if X is None:
+            raise ValueError("drift needs the rows that came in. Got X=None.")
         new, old = _measure(self, X), _measure(self, reference)
         result = Bunch(
             similarity=_compare_values(new.similarity, old.similarity),

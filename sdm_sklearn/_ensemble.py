@@ -107,10 +107,11 @@ class Ensemble(NamedTuple):
 
         `level` is what `find_regions` returns beside them.
         """
+        report = report_region(self.best, regions[0], classes)
         attributes = {
             "q_min_": float(regions[0].q_min.min()),
-            "thresholds_": regions[0].thresholds,
-            "region_report_": report_region(self.best, regions[0], classes),
+            "thresholds_": regions[0].thresholds.copy(),
+            "region_report_": report | {"answered": all_answer(regions)},
         }
         if self.best.certify is not None:
             attributes["certificate_"] = self._certify(alpha, regions, level, classes)
@@ -127,7 +128,7 @@ class Ensemble(NamedTuple):
             self.best.certify[2],
             self.accept(measured, alpha, regions),
             classes,
-            np.logical_and.reduce([region.answered for region in regions]),
+            all_answer(regions),
             alpha,
             level,
         )
@@ -154,11 +155,18 @@ class Ensemble(NamedTuple):
                 find_first_failure(*self._tests(alpha)),
             )
             return message, NoRegionWarning
-        if all(region.answered.any() for region in regions):
+        if all_answer(regions).any():
             message = describe_thin_evidence(
                 self.best, regions[0], alpha, rule.confidence
             )
             return message, ThinEvidenceWarning
+        if all(region.answered.any() for region in regions):
+            return (
+                f"The models of the ensemble answer no class in common at "
+                f"alpha={alpha:g}: every row will be rejected. Pass ensemble=False for "
+                "the best one alone, lower alpha, or give every split more rows of "
+                "every class."
+            ), NoRegionWarning
         message = describe_missing_region(
             alpha,
             largest_alpha,
@@ -168,6 +176,11 @@ class Ensemble(NamedTuple):
             0 if certify is None else len(certify[2]),
         )
         return message, NoRegionWarning
+
+
+def all_answer(regions):
+    """Tell which classes every model answers."""
+    return np.logical_and.reduce([region.answered for region in regions])
 
 
 def _agree(predicted, accepted):

@@ -177,15 +177,15 @@ def report_region(model, region, classes):
     Returns
     -------
     report : dict of ndarray
-        One entry per class in each column.
+        One entry per class in each column, copies of what decides.
     """
     n_accepted, n_wrong = _count_calibration(model, region)
     accuracy = divide(n_accepted, n_accepted - n_wrong)
     return {
-        "class": classes,
+        "class": classes.copy(),
         "answered": region.answered,
-        "q_min": region.q_min,
-        "threshold": region.thresholds,
+        "q_min": region.q_min.copy(),
+        "threshold": region.thresholds.copy(),
         "n_calibration": np.bincount(model.calibration_rows.y, minlength=len(classes)),
         "n_predicted": n_accepted[0],
         "prediction_accuracy": accuracy[0],

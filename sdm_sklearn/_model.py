@@ -164,14 +164,13 @@ class SDMModel:
             certify=self.certify,
         )
 
-    def count_calibration_copies(self, n_added):
-        """Count the last `n_added` rows of the support that equal a calibration row."""
-        one_class = np.zeros(n_added, dtype=np.int64)
-        added = ExactNeighbors(self.support[0][-n_added:], one_class, one_class, 1)
-        coordinates = self.calibration[0]
+    def find_copies(self, n_added, coordinates):
+        """Tell which of the last `n_added` exemplars equal a row of `coordinates`."""
         one_class = np.zeros(len(coordinates), dtype=np.int64)
-        _, nearest, index = added.query(coordinates, one_class)
-        return len(np.unique(index[nearest == 0]))
+        rows = ExactNeighbors(coordinates, one_class, one_class, 1)
+        added = self.support[0][-n_added:]
+        _, nearest, _ = rows.query(added, np.zeros(n_added, dtype=np.int64))
+        return nearest == 0
 
     def find_region(self, alpha, kind="joint"):
         """Run Algorithm 1 on the calibration half."""

@@ -8,7 +8,6 @@ import os
 import warnings
 
 import numpy as np
-from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
 import sdm_sklearn
@@ -205,7 +204,10 @@ def _take_apart(estimator):
             "n_features": estimator.n_features_in_,
             "n_models": len(estimator._models),
             "n_rows": estimator._n_rows,
-            "output": _get_output_config("transform", estimator)["dense"],
+            # The estimator's own setting, not that of this session.
+            "output": getattr(estimator, "_sklearn_output_config", {}).get(
+                "transform", "default"
+            ),
             "reject_label": encoder.encode(estimator.reject_label_),
             "rule": estimator._rule._asdict(),
         },

@@ -205,7 +205,7 @@ class SemanticSoftmaxCalibrator(
     threshold_ : float
         Probability from which `alpha` is certified, inf if the data cannot certify it,
         of which `predict_selective` warns; without y `alpha` itself, which promises
-        nothing.
+        nothing. The rows count as independent draws: give one of each document.
 
     reject_label_ : scalar
         The reject label in use.

@@ -121,6 +121,25 @@ def set_aside(splits, certify_size, random_state):
     return certify, splits
 
 
+def describe_dependence(cv):
+    """Say that a certificate takes rows for independent, if `cv` gives row numbers.
+
+    Those are what a grouped splitter gives, and nothing here knows the groups.
+
+    Returns
+    -------
+    message : str or None
+    """
+    if isinstance(cv, Integral) or hasattr(cv, "split"):
+        return None
+    return (
+        "cv gives row numbers, and the certificate takes its rows one by one from "
+        "their calibration halves, as independent draws. If these splits keep groups "
+        "together, such as the rows of one patient, it is void: fit on one row of each "
+        "group."
+    )
+
+
 def draw_certify(candidates, size, random_state):
     """Draw the rows that are set aside for a certificate.
 
@@ -174,7 +193,8 @@ def list_splits(cv, X, y):
             "cross-validation, which fit on part of the rows, pass a splitter instead."
         )
     if not (isinstance(cv, Integral) or hasattr(cv, "split")):
-        cv = _check_pairs(cv)
+        cv = list(cv)
+        _check_pairs(cv)
     try:
         splits = list(check_cv(cv, y, classifier=True).split(X, y))
     except ValueError as error:
@@ -184,24 +204,21 @@ def list_splits(cv, X, y):
             f"cv={type(cv).__name__} needs groups, which fit does not take: pass its "
             "splits as cv=list(splitter.split(X, y, groups))."
         ) from error
-    return splits
-
-
-def _check_pairs(cv):
-    """Return the pairs of an iterable as a list."""
-    pairs = list(cv)
-    if not pairs:
+    if not splits:
         raise ValueError(
             "cv gives no split: pass at least one pair of training and calibration "
             "rows. An iterator is exhausted after one fit; pass a list."
         )
+    return splits
+
+
+def _check_pairs(pairs):
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ValueError(
                 "cv must give pairs of training and calibration rows. Got "
                 f"{pair!r}: pass cv=[(training, calibration)]."
             )
-    return pairs
 
 
 def check_split(train, calibration, y, classes):

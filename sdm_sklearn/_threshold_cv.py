@@ -115,7 +115,8 @@ class SelectiveThresholdCV(
         -ln(alpha)`` accepted rows for each.
 
     confidence_level : float, default=0.95
-        Level of the intervals, strictly between 0 and 1.
+        Level of the intervals, strictly between 0 and 1. They take rows for independent
+        draws: several of one patient or document make them too narrow.
 
     cv : int, cross-validation generator or iterable, default=None
         Splitting strategy, as in :func:`~sklearn.model_selection.cross_val_predict`;
@@ -276,8 +277,7 @@ class SelectiveThresholdCV(
     def _fit(self, X, y, params):
         alpha, alphas = check_alpha(self.alpha), self._check_alphas()
         X, y = indexable(X, y)
-        _validation.check_labels(y)
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(_validation.checked_labels(y), warn=True)
         assert_all_finite(y, input_name="y")
         if y.dtype == object:
             check_classes(check_labels(y, "y"))

@@ -1,5 +1,7 @@
 """Checks of inputs that scikit-learn's own checks leave open."""
 
+from typing import Any
+
 import numpy as np
 from sklearn.utils import assert_all_finite
 
@@ -44,8 +46,34 @@ def check_finite(X, estimator_name):
         )
 
 
+def refuse_masked(array, name):
+    """Raise if an array has masked entries, whose values would be taken as they are.
+
+    Parameters
+    ----------
+    array : object
+        `X` or `y` as they were given.
+    name : str
+        Name for the message.
+
+    Raises
+    ------
+    ValueError
+        Saying how many are masked; TypeError for dates in `X`, which scikit-learn
+        takes for numbers.
+    """
+    if np.ma.is_masked(array):
+        raise ValueError(
+            f"{name} has {np.ma.count_masked(array)} masked entries, which would be "
+            "taken as they are: drop their rows, or fill them."
+        )
+    dtype = getattr(array, "dtype", None)
+    if name == "X" and getattr(dtype, "kind", None) in ("m", "M"):
+        raise TypeError(f"X must hold numbers. Got dtype {dtype}.")
+
+
 def check_same_kind(y, classes):
-    """Raise if labels are strings and the classes are not, or the other way round.
+    """Raise if labels are strings or dates and the classes are not, or vice versa.
 
     Parameters
     ----------
@@ -60,32 +88,47 @@ def check_same_kind(y, classes):
         Naming a label and a class.
     """
     label, known = y.tolist()[0], classes.tolist()[0]
-    if isinstance(label, str) != isinstance(known, str):
+    dates = [array.dtype.kind in "mM" for array in (y, classes)]
+    if isinstance(label, str) != isinstance(known, str) or dates[0] != dates[1]:
         raise ValueError(
             f"y must hold labels of the kind of the classes, such as {known!r}. Got "
             f"{label!r}: pass the labels that fit was given, not their codes."
         )
 
 
-def check_labels(y):
-    """Raise if labels are missing, or strings stand beside other kinds.
+def checked_labels(y):
+    """Return labels, or raise if some are missing or strings stand beside other kinds.
 
     Parameters
     ----------
     y : array-like of shape (n_samples,)
         Class labels.
 
+    Returns
+    -------
+    y : array-like
+        As it was given, but integers and bools of a nullable dtype of pandas as those
+        of NumPy: scikit-learn makes them float64, which merges large integers.
+
     Raises
     ------
     ValueError
         Naming the first odd label.
     """
+    refuse_masked(y, "y")
+    dtype: Any = getattr(y, "dtype", None)
+    if hasattr(dtype, "numpy_dtype") and dtype.kind in "iub":
+        positions = np.flatnonzero(y.isna())
+        if len(positions):
+            raise _odd_label(None, positions[0])
+        return y.to_numpy(dtype=dtype.numpy_dtype)
     if isinstance(y, list | tuple):
         labels = y
-    elif getattr(getattr(y, "dtype", None), "kind", None) == "O":
-        labels = np.ravel(y).tolist()
+    elif dtype is not None and getattr(dtype, "kind", "O") == "O":
+        # The dtypes of polars do not tell a kind.
+        labels = np.ravel(np.asarray(y, dtype=object)).tolist()
     else:
-        return  # one kind by its dtype, checked for NaN by scikit-learn
+        return y  # one kind by its dtype, checked for NaN by scikit-learn
     strings = sum(isinstance(label, str) for label in labels)
     for position, label in enumerate(labels):
         missing = label is None or (
@@ -95,8 +138,12 @@ def check_labels(y):
             and (label != label) is not np.False_
         )
         if missing or (strings and not isinstance(label, str)):
-            raise ValueError(
-                "y must hold labels of one kind, none of them missing. Got "
-                f"{label!r} at {position}: drop such rows, or convert all labels to "
-                "strings."
-            )
+            raise _odd_label(label, position)
+    return y
+
+
+def _odd_label(label, position):
+    return ValueError(
+        "y must hold labels of one kind, none of them missing. Got "
+        f"{label!r} at {position}: drop such rows, or convert all labels to strings."
+    )

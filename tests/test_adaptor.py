@@ -210,6 +210,8 @@ def test_patience_stops(blobs):
 
 
 def test_an_unknown_device_is_named(blobs):
+    with pytest.raises(ValueError, match="device='meta' is not available"):
+        train(*blobs, device="meta")
     message = r"device='nowhere' is not available .* pass device='cpu'"
     with pytest.raises(ValueError, match=message):
         train(*blobs, device="nowhere")

@@ -510,6 +510,61 @@ def test_missing_or_mixed_labels(missing, blobs):
         fast().fit(X, y.tolist())
 
 
+@pytest.mark.parametrize("dtype", ["Int64", "UInt64", "int64[pyarrow]"])
+def test_large_integers_of_nullable_dtypes_stay_apart(dtype, blobs):
+    """Codes of SNOMED CT are that long, and float64 merges them."""
+    if "pyarrow" in dtype:
+        pytest.importorskip("pyarrow")
+    X, codes = blobs
+    names = np.array([900000000000000003, 900000000000000009])
+    y = pandas.Series(names[codes]).astype(dtype)
+    clf = fast().fit(X, y)
+    assert clf.classes_.tolist() == names.tolist()
+    clf.add_to_support(X[:5] + 0.1, y[:5])
+    assert_array_equal(clf._models[0].support[1][-5:], codes[:5])
+    y[3] = pandas.NA
+    with pytest.raises(ValueError, match="none of them missing. Got None at 3"):
+        fast().fit(X, y)
+
+
+def test_nullable_bools_stay_bools(blobs):
+    X, codes = blobs
+    clf = fast().fit(X, pandas.Series(codes == 1, dtype="boolean"))
+    assert clf.classes_.dtype == bool
+
+
+def test_missing_labels_of_polars(blobs):
+    polars = pytest.importorskip("polars")
+    X, codes = blobs
+    for values in (np.array(["a", "b"])[codes].tolist(), (codes == 1).tolist()):
+        fast().fit(X, polars.Series(values))
+        values[3] = None
+        with pytest.raises(ValueError, match="none of them missing. Got None at 3"):
+            fast().fit(X, polars.Series(values))
+
+
+def test_masked_entries_and_dates_are_refused(blobs):
+    X, y = blobs
+    clf = fast().fit(np.ma.masked_array(X), np.ma.masked_array(y))
+    masked = np.ma.masked_array(X, mask=X > 5)
+    with pytest.raises(ValueError, match="X has .* masked entries"):
+        clf.predict_selective(masked)
+    with pytest.raises(ValueError, match="y has 1 masked entries"):
+        fast().fit(X, np.ma.masked_array(y, mask=np.arange(len(y)) == 3))
+    with pytest.raises(TypeError, match="X must hold numbers. Got dtype datetime64"):
+        clf.predict(X.astype("datetime64[s]"))
+
+
+def test_what_is_public_decides_nothing(blobs):
+    X, y = blobs
+    clf = fast().fit(X, y)
+    accepted = clf.signals(X).accepted
+    for array in (clf.thresholds_, *clf.region_report_.values()):
+        array[...] = 0
+    assert_array_equal(clf.signals(X).accepted, accepted)
+    assert clf.classes_.tolist() == [0, 1]
+
+
 def test_nan_labels(blobs):
     y = blobs[1].astype(float)
     y[3] = np.nan

@@ -203,6 +203,23 @@ def test_permissions_and_links_are_the_users(tmp_path):
         os.umask(mask)
     assert stat.S_IMODE((tmp_path / "file.npz").stat().st_mode) == 0o640
     (tmp_path / "link.npz").symlink_to(tmp_path / "file.npz")
+    (tmp_path / "file.npz").chmod(0o600)
     write_container(tmp_path / "link.npz", HEADER, {})
     assert (tmp_path / "link.npz").is_symlink()
     assert read_container(tmp_path / "file.npz")[0] == HEADER
+    assert stat.S_IMODE((tmp_path / "file.npz").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
+def test_only_a_file_is_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, ""):
+        with pytest.raises(ValueError, match="is no file that save could replace"):
+            write_container(path, HEADER, {})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_long_names(tmp_path):
+    for name in ("a" * 255, "\N{SNOWMAN}" * 85):
+        write_container(tmp_path / name, HEADER, {})
+        assert read_container(tmp_path / name)[0] == HEADER

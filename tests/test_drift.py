@@ -33,6 +33,11 @@ def test_each_signal_against_the_calibration_rows(fitted):
     assert set(result) == {"pvalue", *SIGNALS}
 
 
+def test_nothing_is_no_evidence_of_no_drift(fitted):
+    with pytest.raises(ValueError, match="needs the rows that came in. Got X=None"):
+        fitted[0].drift(None)
+
+
 def test_shift_is_seen_and_no_shift_is_not(fitted):
     clf, X, _, far = fitted
     assert clf.drift(X[300:]).pvalue > 0.01

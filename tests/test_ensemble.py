@@ -16,6 +16,32 @@ def fit(**parameters):
     return SDMClassifier(0.9, ensemble=True, **parameters).fit(X[:600], y[:600])
 
 
+def test_members_that_answer_no_class_in_common():
+    n = 400
+    codes = np.arange(n) % 2
+    rows = np.random.RandomState(0).randn(n, 5)
+    rows[:, 0] += 6 * codes
+    zeros, ones = np.flatnonzero(codes == 0), np.flatnonzero(codes == 1)
+    halves = [np.r_[zeros[:100], ones[:3]], np.r_[zeros[100:103], ones[100:200]]]
+    splits = [(np.setdiff1d(np.arange(n), half), half) for half in halves]
+    clf = SDMClassifier(
+        0.9,
+        cv=splits,
+        ensemble=True,
+        region="per_class",
+        max_epochs=20,
+        n_restarts=1,
+        n_filters=8,
+        random_state=0,
+    )
+    with pytest.warns(NoRegionWarning, match="answer no class in common at alpha=0.9"):
+        clf.fit(rows, codes)
+    assert not clf.region_report_["answered"].any()
+    assert not clf.signals(rows).accepted.any()
+    with pytest.warns(NoRegionWarning, match="no class in common at alpha=0.92"):
+        clf.predict_selective(rows, alpha=0.92)
+
+
 def test_agree():
     predicted = [Bunch(prediction=np.array(p)) for p in ([0, 1, 1, 2], [0, 1, 0, 2])]
     accepted = [np.array(a, bool) for a in ([1, 1, 1, 0], [1, 0, 1, 1])]

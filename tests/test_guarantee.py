@@ -226,6 +226,31 @@ def test_certify_rows_come_from_a_calibration_set_that_is_given(data):
         assert not np.isin(rows, clf.certify_indices_).any()
 
 
+def test_splits_that_may_keep_groups_together_are_warned_of(data):
+    X, y = data[:2]
+    pairs = [(np.arange(200, 500), np.arange(200))]
+    for options in ({"guarantee": "certified"}, {"certify_size": 0.5}):
+        with pytest.warns(UserWarning, match="row numbers.*fit on one row of each"):
+            fast(cv=pairs, **options).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ThinEvidenceWarning)
+        fast(cv=pairs).fit(X, y)
+        certified(cv=StratifiedKFold(2)).fit(X, y)
+
+
+def test_rows_of_the_certificate_are_no_new_support(data):
+    X, y = data[:2]
+    clf = certified().fit(X, y)
+    before = {name: getattr(clf, name) for name in ("_models", "certificate_")}
+    rows = clf.certify_indices_[:3]
+    new = np.vstack([X[:2] + 0.01, X[rows]])
+    with pytest.raises(ValueError, match="3 of the 5 rows to add.*first is row 2"):
+        clf.add_to_support(new, y[[0, 1, *rows]])
+    assert all(getattr(clf, name) is value for name, value in before.items())
+    clf.add_to_support(new[:2], y[:2])
+
+
 def test_new_support_is_certified_anew(data):
     X, y, X_test, y_test = data
     clf = certified().fit(X, y)

@@ -9,6 +9,7 @@ import joblib
 import numpy as np
 import pandas
 import pytest
+import sklearn
 from numpy.testing import assert_allclose, assert_array_equal, assert_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold, PredefinedSplit
@@ -113,6 +114,13 @@ def test_labels_that_json_does_not_know(fitted, tmp_path):
     clf.classes_ = np.array([1 + 2j, 3, 4], dtype=object)
     with pytest.raises(ValueError, match="Got \\(1\\+2j\\) of type complex"):
         clf.save(tmp_path / "model.npz")
+
+
+def test_the_output_of_this_session_is_not_saved(blobs, tmp_path):
+    clf = fast().fit(*blobs)
+    with sklearn.config_context(transform_output="pandas"):
+        again = round_trip(clf, tmp_path)
+    assert not hasattr(again.signals(blobs[0]), "columns")
 
 
 def test_feature_names_and_output(blobs, tmp_path):

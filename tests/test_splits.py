@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from sklearn.model_selection import PredefinedSplit
 
 from sdm_sklearn._splits import (
     check_split,
@@ -41,6 +42,7 @@ def test_halves_are_random():
     ("cv", "message"),
     [
         (iter([]), "gives no split.* An iterator is exhausted after one fit"),
+        (PredefinedSplit(np.full(6, -1)), "gives no split"),
         (
             [(np.arange(3), np.arange(3, 6), np.arange(2))],
             "cv must give pairs of training and calibration rows. Got",

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from sdm_sklearn import SDMClassifier
+from sdm_sklearn import NoRegionWarning, SDMClassifier
 from sdm_sklearn._model import SDMModel
 from tests.conftest import make_blobs
 
@@ -114,6 +115,31 @@ def test_every_member_of_an_ensemble_is_updated():
         )
         assert_same_signals(model, rebuilt)
         assert_array_equal(region.q_min, rebuilt.find_region(0.7).q_min)
+
+
+def test_copies_are_seen_by_every_member_of_an_ensemble():
+    clf = fit(ensemble=True)
+    only_the_others = np.setdiff1d(clf.support_indices_, np.arange(20))
+    with pytest.warns(UserWarning, match="rows added equal calibration rows"):
+        clf.add_to_support(X[only_the_others], NAMES[CODES[only_the_others]])
+
+
+def test_a_warning_that_is_an_error_leaves_all_as_it_was():
+    clf = fit()
+    before = dict(vars(clf))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoRegionWarning)
+        with pytest.raises(NoRegionWarning):
+            # Strangers among all rows: no run is left.
+            clf.add_to_support(X[:300] + 1e-6, ["stranger"] * 300)
+    assert vars(clf) == before
+
+
+def test_dates_are_no_numbers():
+    clf = SDMClassifier(alpha=0.7, n_filters=8, max_epochs=2, random_state=0)
+    clf.fit(X[:300], CODES[:300])
+    with pytest.raises(ValueError, match="labels of the kind of the classes, such as"):
+        clf.add_to_support(X[:2] + 0.1, np.array(["2026-01-01", "2026-01-02"], "M8[D]"))
 
 
 def test_rows_added_can_only_bring_exemplars_nearer():
