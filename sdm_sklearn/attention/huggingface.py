@@ -263,7 +263,7 @@ def _convert(model: "PreTrainedModel", settings: dict[str, Any]) -> None:
         raise ValueError(
             f"Part of this {name} was converted with {before}: pass the same for all."
         )
-    for part in {id(p): p for p in map(_owners(model).get, modules)}.values():
+    for part in dict.fromkeys(map(_owners(model).get, modules)):
         if part is not None and not (
             part._supports_sdpa or part._supports_attention_backend
         ):
