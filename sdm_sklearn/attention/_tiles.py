@@ -13,7 +13,7 @@ MASKED_BELOW = -1e4
 
 # Scores in one tile: enough to hide the cost of starting an operation, few enough
 # that the backward pass's four buffers stay in a common last-level cache.
-_TILE_CPU = 2**18
+_TILE_CPU = 2**17
 _TILE_CUDA = 2**24
 
 # Added where a key is masked. Finite, so that its product with a zero gradient is 0.
