@@ -133,6 +133,11 @@ class Ensemble(NamedTuple):
             level,
         )
 
+    def _answers_by_class(self, alpha):
+        """Tell whether regions by class would answer any."""
+        regions = [model.find_region(alpha, "per_class") for model in self.models]
+        return bool(all_answer(regions).any())
+
     def find_fault(self, alpha, regions, largest_alpha, classes):
         """Say that a model has no region at `alpha`, or one on thin evidence.
 
@@ -172,7 +177,7 @@ class Ensemble(NamedTuple):
             largest_alpha,
             self.best.calibration[2],
             classes,
-            joint,
+            joint and self._answers_by_class(alpha),
             0 if certify is None else len(certify[2]),
         )
         return message, NoRegionWarning

@@ -291,7 +291,7 @@ def find_largest_alpha(rows, n_classes, kind="joint"):
     return low / 10000 if low > 5000 else np.nan
 
 
-def describe_missing_region(alpha, alpha_found, y, classes, joint, n_set_aside):
+def describe_missing_region(alpha, alpha_found, y, classes, by_class, n_set_aside):
     """Say that there is no region, why as far as is known, and what to do.
 
     Parameters
@@ -304,8 +304,8 @@ def describe_missing_region(alpha, alpha_found, y, classes, joint, n_set_aside):
         True class codes.
     classes : ndarray of shape (n_classes,)
         Class labels.
-    joint : bool
-        Whether one class that fails rejects everything.
+    by_class : bool
+        Whether ``region="per_class"`` would answer some class.
     n_set_aside : int
         Rows that the certificate took from the calibration half.
 
@@ -338,7 +338,7 @@ def describe_missing_region(alpha, alpha_found, y, classes, joint, n_set_aside):
             f"The largest alpha attainable on this data is {alpha_found:g} "
             "(alpha_found_). "
         )
-    if joint:
+    if by_class:
         message += 'Pass region="per_class" to answer without a class that fails. '
     advice = "add labelled rows, or merge classes that are taken for each other."
     if np.isnan(alpha_found):

@@ -122,21 +122,22 @@ def set_aside(splits, certify_size, random_state):
 
 
 def describe_dependence(cv):
-    """Say that a certificate takes rows for independent, if `cv` gives row numbers.
+    """Say that a certificate takes rows for independent, if `cv` names the rows.
 
-    Those are what a grouped splitter gives, and nothing here knows the groups.
+    As row numbers or folds, it may keep groups together, and nothing here knows them.
 
     Returns
     -------
     message : str or None
     """
-    if isinstance(cv, Integral) or hasattr(cv, "split"):
+    named = isinstance(cv, PredefinedSplit) or not hasattr(cv, "split")
+    if isinstance(cv, Integral) or not named:
         return None
     return (
-        "cv gives row numbers, and the certificate takes its rows one by one from "
-        "their calibration halves, as independent draws. If these splits keep groups "
-        "together, such as the rows of one patient, it is void: fit on one row of each "
-        "group."
+        "cv names the rows of each half, and the certificate takes some from the "
+        "calibration halves, one by one, as independent draws. If these hold several "
+        "rows of a group, such as one patient, or a training half holds others of its "
+        "rows, the certificate is void: see the user guide."
     )
 
 
@@ -202,7 +203,8 @@ def list_splits(cv, X, y):
             raise
         raise ValueError(
             f"cv={type(cv).__name__} needs groups, which fit does not take: pass its "
-            "splits as cv=list(splitter.split(X, y, groups))."
+            "splits as cv=list(splitter.split(X, y, groups)). Inside a search or "
+            "cross-validation that is not possible: fit on one row of each group there."
         ) from error
     if not splits:
         raise ValueError(
@@ -254,7 +256,8 @@ def check_split(train, calibration, y, classes):
         if not (rows_are_known or half.size == 0):
             raise ValueError(
                 f"cv must give row numbers from 0 to {len(y) - 1}, or masks of "
-                f"{len(y)} rows. Got {half!r} instead."
+                f"{len(y)} rows. Got {half!r} instead. Inside a search or "
+                "cross-validation, which fit on part of the rows, pass a splitter."
             )
         halves.append(half.astype(np.intp).ravel())
     train, calibration = halves

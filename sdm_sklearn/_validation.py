@@ -8,6 +8,11 @@ from sklearn.utils import assert_all_finite
 # Finiteness is tested in blocks of this many rows, not on a mask of all of X.
 _CHUNK_ROWS = 65536
 
+_SCALER = (
+    " If they come from a scaler, cast before it, X.astype(np.float32): the scale of a "
+    "nearly constant feature is 0 in float16."
+)
+
 
 def check_finite(X, estimator_name):
     """Raise if a value of X is NaN or infinite.
@@ -27,8 +32,12 @@ def check_finite(X, estimator_name):
         Naming what was found, and a way out for float16.
     """
     if X.dtype != np.float16:
-        assert_all_finite(X, estimator_name=estimator_name, input_name="X")
-        return
+        try:
+            assert_all_finite(X)
+        except ValueError:
+            pass  # scikit-learn's message advises imputation
+        else:
+            return
     for start in range(0, len(X), _CHUNK_ROWS):
         chunk = X[start : start + _CHUNK_ROWS]
         if np.isfinite(chunk).all():
@@ -36,18 +45,26 @@ def check_finite(X, estimator_name):
         if np.isnan(chunk).any():
             raise ValueError(
                 f"Input X contains NaN. {estimator_name} does not accept missing "
-                "values: drop or recompute these embeddings. If they come from a "
-                "scaler, cast before it, X.astype(np.float32): the scale of a nearly "
-                "constant feature is 0 in float16."
+                "values: drop or recompute these embeddings."
+                + _SCALER
+                * (X.dtype == np.float16)
             )
-        raise ValueError(
-            "Input X contains infinity or a value too large for dtype('float16'), "
-            "which overflows beyond 65504: cache these embeddings as float32."
+        message = (
+            f"Input X contains infinity or a value too large for dtype('{X.dtype}')"
         )
+        if X.dtype == np.float16:
+            message += (
+                ", which overflows beyond 65504: cache these embeddings as float32."
+            )
+        else:
+            message += ": drop or recompute these embeddings."
+        raise ValueError(message)
 
 
 def refuse_masked(array, name):
-    """Raise if an array has masked entries, whose values would be taken as they are.
+    """Raise if an array has masked entries, or X is none of numbers.
+
+    scikit-learn would take masked values as they are.
 
     Parameters
     ----------
@@ -59,13 +76,20 @@ def refuse_masked(array, name):
     Raises
     ------
     ValueError
-        Saying how many are masked; TypeError for dates in `X`, which scikit-learn
-        takes for numbers.
+        Saying how many are masked.
+    TypeError
+        If `X` holds dates, which scikit-learn takes for numbers, or is a list of texts.
     """
     if np.ma.is_masked(array):
         raise ValueError(
             f"{name} has {np.ma.count_masked(array)} masked entries, which would be "
             "taken as they are: drop their rows, or fill them."
+        )
+    texts = isinstance(array, list | tuple) or getattr(array, "ndim", None) == 1
+    if name == "X" and texts and isinstance(next(iter(array), None), str):
+        raise TypeError(
+            "X must hold embeddings, one row of numbers for each text. Got texts, such "
+            f"as {next(iter(array))[:40]!r}: embed them first."
         )
     dtype = getattr(array, "dtype", None)
     if name == "X" and getattr(dtype, "kind", None) in ("m", "M"):

@@ -470,7 +470,7 @@ def test_conversion_keeps_identity_parameters_and_hooks():
 def test_conversion_errors():
     with pytest.raises(ValueError, match=r"no nn\.MultiheadAttention"):
         convert_to_ssa(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"no nn\.MultiheadAttention"):
+    with pytest.raises(ValueError, match="SSAMultiheadAttention uses SSA attention al"):
         convert_to_ssa(SSAMultiheadAttention(8, 2))
 
     class Own(nn.MultiheadAttention):

@@ -601,6 +601,16 @@ def test_a_rare_class_with_enough_rows_is_kept(blobs):
 # No region ----------------------------------------------------------------------------
 
 
+def test_regions_by_class_are_advised_where_they_help():
+    X, y = make_blobs(300, n_classes=3, separation=8.0)
+    few = np.flatnonzero((y < 2) | (np.cumsum(y == 2) <= 8))
+    with pytest.warns(NoRegionWarning, match='Pass region="per_class" to answer'):
+        fast(alpha=0.9).fit(X[few], y[few])
+    with pytest.warns(NoRegionWarning) as caught:
+        fast(alpha=0.99).fit(X, y)  # too few rows in every class
+    assert "per_class" not in str(caught[0].message)
+
+
 def test_no_region_warns_and_rejects_everything():
     X, y = make_blobs(300, separation=0.5)
     with pytest.warns(NoRegionWarning) as record:
@@ -682,6 +692,23 @@ def test_float16_overflow_says_what_to_do(blobs):
         X = (blobs[0] * 1e5).astype(np.float16)
     with pytest.raises(ValueError, match="65504: cache these embeddings as float32"):
         fast().fit(X, blobs[1])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_to_be_dropped(value, fitted):
+    clf, X, _, _ = fitted
+    X = X.copy()
+    X[-1, 3] = value
+    message = "Input X contains (NaN|infinity).*drop or recompute these embeddings"
+    for dtype in (np.float32, np.float64):
+        with pytest.raises(ValueError, match=message):
+            clf.predict(X.astype(dtype))
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pandas.Series])
+def test_texts_are_no_embeddings(kind, fitted):
+    with pytest.raises(TypeError, match="Got texts, such as 'chest pain': embed them"):
+        fitted[0].predict(kind(["chest pain", "no complaints"]))
 
 
 @pytest.mark.parametrize("n_features", [11, 13])

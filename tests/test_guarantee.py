@@ -214,7 +214,8 @@ def test_bounds_of_the_paper_s_region_hold_at_once(data):
 def test_certify_rows_come_from_a_calibration_set_that_is_given(data):
     X, y = data[:2]
     fold = np.where(np.arange(len(y)) < 200, 0, -1)
-    clf = certified(cv=PredefinedSplit(fold)).fit(X, y)
+    with pytest.warns(UserWarning, match="cv names the rows of each half"):
+        clf = certified(cv=PredefinedSplit(fold)).fit(X, y)
     assert_array_equal(clf.support_indices_, np.arange(200, 500))
     assert len(clf.certify_indices_) == 100
     assert_array_equal(
@@ -229,9 +230,13 @@ def test_certify_rows_come_from_a_calibration_set_that_is_given(data):
 def test_splits_that_may_keep_groups_together_are_warned_of(data):
     X, y = data[:2]
     pairs = [(np.arange(200, 500), np.arange(200))]
-    for options in ({"guarantee": "certified"}, {"certify_size": 0.5}):
-        with pytest.warns(UserWarning, match="row numbers.*fit on one row of each"):
-            fast(cv=pairs, **options).fit(X, y)
+    for options in (
+        {"guarantee": "certified", "cv": pairs},
+        {"guarantee": "certified", "cv": PredefinedSplit(np.arange(500) // 250 - 1)},
+        {"certify_size": 0.5, "cv": pairs},
+    ):
+        with pytest.warns(UserWarning, match="names the rows.*certificate is void"):
+            fast(**options).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", ThinEvidenceWarning)

@@ -291,8 +291,8 @@ def convert_to_ssa(
     Raises
     ------
     ValueError
-        If there is nothing to convert, or a subclass of ``nn.MultiheadAttention``
-        whose own forward would be lost.
+        If there is nothing to convert, all was converted before, or there is a
+        subclass of ``nn.MultiheadAttention`` whose own forward would be lost.
 
     Examples
     --------
@@ -303,7 +303,10 @@ def convert_to_ssa(
     'SSAMultiheadAttention'
     """
     found = [m for m in model.modules() if isinstance(m, nn.MultiheadAttention)]
+    any_found = bool(found)
     found = [m for m in found if not isinstance(m, SSAMultiheadAttention)]
+    if any_found and not found:
+        raise ValueError(f"{type(model).__name__} uses SSA attention already.")
     if not found:
         raise ValueError(
             "The model has no nn.MultiheadAttention to convert. For models of the "
