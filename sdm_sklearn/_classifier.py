@@ -56,6 +56,7 @@ from sdm_sklearn._validation import (
     check_same_kind,
     checked_labels,
     refuse_masked,
+    refuse_other_kinds,
 )
 from sdm_sklearn.activation import log_sdm_activation
 
@@ -856,6 +857,7 @@ class SDMClassifier(
     def _validate(self, X, y="no_validation", reset=True):
         """Check X, and y if given, keeping the dtype of X if it is a float."""
         refuse_masked(X, "X")
+        refuse_other_kinds(X)
         if not isinstance(y, str):
             y = checked_labels(y)
         checked = validate_data(

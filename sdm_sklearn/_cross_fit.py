@@ -102,13 +102,40 @@ def _fit_and_predict(estimator, X, y, train, test, classes, alphas, fit_params):
     X_train, y_train = _safe_split(estimator, X, y, train)
     X_test, _ = _safe_split(estimator, X, y, test, train)
     estimator.fit(X_train, y_train, **_check_method_params(X, fit_params, train))
-    known = np.searchsorted(classes, estimator.classes_)
+    known = _find_classes(estimator, classes)
     if is_selective(estimator):
         classifier, inner_X = unwrap(estimator, X_test)
         codes, accepted = classifier._decide_at(inner_X, alphas)
         return Bunch(codes=known[codes], confidence=None, accepted=accepted)
     codes, confidence = predict_with_confidence(estimator, X_test)
     return Bunch(codes=known[codes], confidence=confidence, accepted=None)
+
+
+def _find_classes(estimator, classes):
+    """Return the code of each class of a fitted estimator; all have to be known."""
+    code_of = {label: code for code, label in enumerate(classes.tolist())}
+    own = np.asarray(estimator.classes_).tolist()
+    strange = [label for label in own if label not in code_of]
+    if strange:
+        raise ValueError(
+            f"{type(estimator).__name__} knows the classes {strange!r}, of which y has "
+            "no row: its answers could be neither judged nor named. Give rows of all "
+            "its classes, or fit an estimator on these."
+        )
+    return np.array([code_of[label] for label in own])
+
+
+def check_final_classes(estimator, classes):
+    """Raise unless a fitted estimator has these classes, in this order."""
+    if len(_find_classes(estimator, classes)) < len(classes) or not np.array_equal(
+        estimator.classes_, classes
+    ):
+        raise ValueError(
+            f"{type(estimator).__name__} has classes_ "
+            f"{np.asarray(estimator.classes_).tolist()!r}, but y holds "
+            f"{classes.tolist()!r}: they must be the same, sorted, as codes and "
+            "probabilities follow their order."
+        )
 
 
 def is_selective(estimator):

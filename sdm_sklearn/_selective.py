@@ -231,7 +231,10 @@ def resolve_reject_label(reject_label, classes):
     strings = isinstance(classes[0], str)
     if isinstance(reject_label, str) and reject_label == "auto":
         if not strings:
-            return min(-1, int(np.floor(classes.min())) - 1)
+            label = min(-1, int(np.floor(classes.min())) - 1)
+            while classes.dtype.kind == "f" and classes.dtype.type(label) in classes:
+                label *= 2  # so large that 1 less rounds to the class
+            return label
         reject_label = "rejected"
         while reject_label in classes:
             reject_label = f"_{reject_label}"

@@ -158,8 +158,6 @@ def warn_uncertified(alpha, confidence, correct, stacklevel):
     """Warn that every row is rejected, and say which alpha could be certified."""
     accuracy = f"{correct.mean():.2f}" if len(correct) else "undefined"
     best = highest_bound(confidence, correct)
-    # Rounded down: what is named must be within reach.
-    best = np.floor(best * 1000) / 1000
     within = f"alpha={best:g} or lower" if best > 0.5 else "no alpha above 1/2"
     _warn(
         f"No threshold certifies an accuracy of alpha={alpha:g} on the {len(correct)} "

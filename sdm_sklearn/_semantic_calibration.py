@@ -10,8 +10,10 @@ from sklearn.model_selection import KFold
 
 from ._threshold_rules import lower_bound
 
-# Confidence of the lower bound on the accuracy of the accepted rows.
+# Probability with which the accepted rows have the accuracy asked for.
 CONFIDENCE = 0.95
+# Thresholds are tried where they accept this factor more rows than the one before.
+_STEP = 2**0.5
 # A label without a vote has log-probability -inf; calibration needs a number. Finite
 # values stay what they are as long as sums of them can be had.
 _LOG_OF_NOTHING, _LOWEST = np.log(1e-15), -1e4
@@ -187,7 +189,7 @@ def held_out_proba(log_proba, codes, bias):
 
 
 def certified_threshold(confidence, correct, alpha):
-    """Find the smallest confidence above which an accuracy of `alpha` is certified.
+    """Find a low confidence above which an accuracy of `alpha` is certified.
 
     Parameters
     ----------
@@ -202,27 +204,37 @@ def certified_threshold(confidence, correct, alpha):
 
     Notes
     -----
-    The bound is the one-sided Clopper-Pearson bound at 95 % for the rows that reach
-    the threshold. Taking the smallest threshold whose empirical accuracy is `alpha`
-    would miss `alpha` on new rows about as often as not.
+    The probability that the accuracy above the threshold is below `alpha` is at most
+    1 - ``CONFIDENCE``. A few thresholds are tested, by one-sided Clopper-Pearson bounds
+    for the rows that reach them, and share that probability (Bonferroni); which ones
+    follows from the confidences alone. The smallest of *all* thresholds whose bound
+    reaches `alpha` would be wrong the more often the more rows there are.
     """
-    confidence, lower = _lower_bounds(confidence, correct)
+    thresholds, lower = _tests(confidence, correct, alpha)
     good = np.flatnonzero(lower >= alpha)
-    return float(confidence[good[-1]]) if len(good) else np.inf
+    return float(thresholds[good[-1]]) if len(good) else np.inf
 
 
 def highest_bound(confidence, correct):
-    """Return the highest accuracy that any threshold certifies; 0 without rows."""
-    return float(_lower_bounds(confidence, correct)[1].max(initial=0.0))
+    """Return the highest accuracy in steps of .001 that is certified; 0 if none is."""
+    for alpha in np.arange(999, 500, -1) / 1000:
+        if np.isfinite(certified_threshold(confidence, correct, alpha)):
+            return float(alpha)
+    return 0.0
 
 
-def _lower_bounds(confidence, correct):
-    """Return all thresholds, falling, and the bounds on the accuracy above each."""
+def _tests(confidence, correct, alpha):
+    """Return the thresholds to test, falling, and the bounds on the accuracy above."""
     order = np.argsort(-confidence, kind="stable")
     confidence = confidence[order]
-    hits = np.cumsum(correct[order])
-    count = np.arange(1, len(order) + 1)
-    lower = lower_bound(count, hits, 1 - CONFIDENCE)
     # Rows of equal confidence are accepted together or not at all.
     whole = np.append(confidence[:-1] - confidence[1:] > SLACK, True)[: len(order)]
-    return confidence[whole], lower[whole]
+    count = np.arange(1, len(order) + 1)[whole]
+    hits = np.cumsum(correct[order])[whole]
+    # From all rows down to as few as could show alpha by themselves, if all are right.
+    least = np.log(1 - CONFIDENCE) / np.log(alpha)
+    n_steps = max(int(np.log(max(len(order), 1) / least) / np.log(_STEP)), -1)
+    wanted = len(order) / _STEP ** np.arange(n_steps, -1, -1)
+    place = np.unique(np.searchsorted(count, np.floor(wanted)))
+    level = (1 - CONFIDENCE) / max(len(place), 1)
+    return confidence[whole][place], lower_bound(count[place], hits[place], level)

@@ -113,9 +113,11 @@ def read_top_logprobs(records):
                     f"Record {number} holds {reprlib.repr(entry)}, which has no token "
                     f"and logprob; {_TOP_LOGPROBS}."
                 ) from error
-            if token in row:
-                logprob = float(np.logaddexp(row[token], logprob))
-            row[token] = logprob
+            # A mark for "not listed" is no probability that could be added.
+            if token not in row or row[token] in UNLISTED:
+                row[token] = logprob
+            elif logprob not in UNLISTED:
+                row[token] = float(np.logaddexp(row[token], logprob))
         rows.append(row)
     return rows
 
@@ -284,8 +286,11 @@ def _read_dense(block, form, token_ids, top_k, total):
         # Compared as given: every token tied with the K-th is in, whatever its id.
         best = np.partition(block, -top_k, axis=1)[:, -top_k:]
         listed = values >= best[:, :1]
+        n_more = (block >= best[:, :1]).sum(axis=1) - top_k
         best = _as_log(best, form)
         smallest, listed_total = best[:, 0], logsumexp(best, axis=1)
+        with np.errstate(divide="ignore"):
+            listed_total = np.logaddexp(listed_total, smallest + np.log(n_more))
     if total:
         log_total = np.zeros(len(block))
         if form == "logits":
@@ -350,7 +355,7 @@ def _cut(logits, rows, values, top_k):
     first = np.cumsum(counts) - counts
     last = counts if top_k is None else np.minimum(counts, top_k)
     smallest = values[first + last - 1]
-    inside = np.arange(len(values)) - first[rows] < last[rows]
+    inside = values >= smallest[rows]
     with np.errstate(divide="ignore"):
         listed_total = np.log(
             np.bincount(rows[inside], np.exp(values[inside]), minlength=len(logits))

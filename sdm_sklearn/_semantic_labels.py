@@ -10,6 +10,8 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from sdm_sklearn._validation import checked_labels
+
 _WORD_MARKS = ("Ġ", "▁", " ")
 
 
@@ -289,13 +291,8 @@ def encode_labels(X, y, classes):
     -------
     codes : ndarray of shape (n,), int
     """
-    y = column_or_1d(y, warn=True)
+    y = column_or_1d(checked_labels(y), warn=True)
     check_consistent_length(X, y)
-    if y.dtype == object and None in y.tolist():
-        raise ValueError(
-            f"y holds None, first in row {y.tolist().index(None)}: leave out the rows "
-            "without a label."
-        )
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)
     kind = type_of_target(y)

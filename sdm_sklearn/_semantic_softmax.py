@@ -72,6 +72,7 @@ from sdm_sklearn._semantic_labels import (
     resolve_labels,
 )
 from sdm_sklearn._state import all_or_nothing
+from sdm_sklearn._validation import refuse_masked
 
 _STATE = (
     "_kernel",
@@ -409,16 +410,16 @@ class SemanticSoftmaxCalibrator(
             self.prior_bias_ = match_prior(bounded_log_softmax(scores), prior)
         if scaling is not None:
             warn_absent_classes(codes, self.classes_, stacklevel=4)
-            moved = self._adjust(scores)
+            moved = self._adjust(scores, silent)
             self.temperature_, self.bias_ = fit_scaling(moved, codes, scaling == "bcts")
         self._evidence = None
         self._fitted_alpha = self.threshold_ = alpha
         if codes is not None:
             if scaling is None:
-                proba = _softmax(self._adjust(scores))
+                proba = _softmax(self._adjust(scores, silent))
             else:
                 proba = held_out_proba(moved, codes, scaling == "bcts")
-            kept = self._gate(X, voteless)
+            kept = self._gate(X, voteless) & ~silent
             correct = proba.argmax(axis=1) == codes
             self._evidence = proba.max(axis=1)[kept], correct[kept]
             self.threshold_ = certified_threshold(*self._evidence, alpha)
@@ -546,10 +547,10 @@ class SemanticSoftmaxCalibrator(
         X = self._check_rows(X, reset=False)
         scores, voteless, silent = self._scores(X)
         self._warn_silent(silent, X, stacklevel=5)
-        proba = _softmax(self._adjust(scores))
+        proba = _softmax(self._adjust(scores, silent))
         thresholds = np.array([self._threshold_at(alpha) for alpha in alphas])
         accepted = proba.max(axis=1) >= thresholds[:, None] - SLACK
-        return proba.argmax(axis=1), accepted & self._gate(X, voteless)
+        return proba.argmax(axis=1), accepted & self._gate(X, voteless) & ~silent
 
     def _threshold_at(self, alpha):
         if alpha is None:
@@ -639,6 +640,7 @@ class SemanticSoftmaxCalibrator(
     def _check_rows(self, X, reset):
         if hasattr(X, "detach"):  # a torch tensor, of any precision
             X = as_numpy(X)
+        refuse_masked(X, "X")
         if self.input == "topk":
             rows = check_lists(X)
             if not reset:
@@ -710,14 +712,15 @@ class SemanticSoftmaxCalibrator(
         X = self._check_rows(X, reset=False)
         scores, _, silent = self._scores(X)
         self._warn_silent(silent, X)
-        return self._adjust(scores)
+        return self._adjust(scores, silent)
 
-    def _adjust(self, scores):
+    def _adjust(self, scores, silent):
         if self._identity:
             return scores
         log_proba = bounded_log_softmax(scores)
         moved = _log_softmax(log_proba + self.prior_bias_)
-        return moved / self.temperature_ + self.bias_
+        # What a prior says of a row that says nothing is no answer to it.
+        return np.where(silent[:, None], scores, moved / self.temperature_ + self.bias_)
 
     def __getstate__(self):
         state = super().__getstate__().copy()

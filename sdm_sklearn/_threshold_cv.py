@@ -30,7 +30,7 @@ from sklearn.utils.validation import (
 )
 
 from . import _validation
-from ._cross_fit import cross_fit, predict_with_confidence
+from ._cross_fit import check_final_classes, cross_fit, predict_with_confidence
 from ._region import NoRegionWarning
 from ._selective import (
     SelectiveClassifierMixin,
@@ -268,7 +268,8 @@ class SelectiveThresholdCV(
         ------
         ValueError
             If an alpha is not strictly between 1/2 and 1, `y` holds no classes or one
-            class alone, or `cv` holds a row out twice or nothing.
+            class alone, a fitted estimator has other classes, or `cv` holds a row out
+            twice or nothing.
         """
         _raise_for_params(params, self, None)
         with all_or_nothing(self, ("_held_out", "_accepts_itself")):
@@ -320,6 +321,7 @@ class SelectiveThresholdCV(
                 final = {name: float(self.best_alpha_)}
             self.estimator_ = _with_parameters(self.estimator, final)
             self.estimator_.fit(X, y, **routed.estimator.fit)
+            check_final_classes(self.estimator_, self.classes_)
             for name in ("n_features_in_", "feature_names_in_"):
                 if hasattr(self.estimator_, name):
                     setattr(self, name, getattr(self.estimator_, name))

@@ -62,9 +62,7 @@ def check_finite(X, estimator_name):
 
 
 def refuse_masked(array, name):
-    """Raise if an array has masked entries, or X is none of numbers.
-
-    scikit-learn would take masked values as they are.
+    """Raise if an array has masked entries, which would be taken as they are.
 
     Parameters
     ----------
@@ -77,22 +75,35 @@ def refuse_masked(array, name):
     ------
     ValueError
         Saying how many are masked.
-    TypeError
-        If `X` holds dates, which scikit-learn takes for numbers, or is a list of texts.
     """
-    if np.ma.is_masked(array):
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise ValueError(
             f"{name} has {np.ma.count_masked(array)} masked entries, which would be "
             "taken as they are: drop their rows, or fill them."
         )
-    texts = isinstance(array, list | tuple) or getattr(array, "ndim", None) == 1
-    if name == "X" and texts and isinstance(next(iter(array), None), str):
+
+
+def refuse_other_kinds(X):
+    """Raise if X holds texts, or dates, which scikit-learn takes for numbers.
+
+    Parameters
+    ----------
+    X : object
+        As it was given.
+
+    Raises
+    ------
+    TypeError
+        Saying what X has to hold.
+    """
+    one_dimension = isinstance(X, list | tuple) or getattr(X, "ndim", None) == 1
+    if one_dimension and isinstance(next(iter(X), None), str):
         raise TypeError(
             "X must hold embeddings, one row of numbers for each text. Got texts, such "
-            f"as {next(iter(array))[:40]!r}: embed them first."
+            f"as {next(iter(X))[:40]!r}: embed them first."
         )
-    dtype = getattr(array, "dtype", None)
-    if name == "X" and getattr(dtype, "kind", None) in ("m", "M"):
+    dtype = getattr(X, "dtype", None)
+    if getattr(dtype, "kind", None) in ("m", "M"):
         raise TypeError(f"X must hold numbers. Got dtype {dtype}.")
 
 

@@ -150,7 +150,8 @@ def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
             f"Got {tuple(logits.shape)} instead."
         )
     n_samples, n_classes = logits.shape
-    y = y if xp is not np else np.asarray(y)
+    # As they are, bools and torch's uint8 would choose rows.
+    y = np.asarray(y).astype(np.intp) if xp is np else y.long()
     if tuple(y.shape) != (n_samples,):
         raise ValueError(
             f"y must have the shape ({n_samples},), one code per row of logits. Got "

@@ -179,3 +179,15 @@ def test_bad_arguments(logits, q, d, message):
 def test_bad_arguments_of_loss(logits, y, weight, message):
     with pytest.raises(ValueError, match=message):
         sdm_loss(logits, y, 1, 1, class_weight=weight)
+
+
+def test_codes_of_any_integer_dtype_are_codes():
+    logits, expected = np.array([[0.0, 1.0], [3.0, 4.0]]), None
+    for y in ([1, 0], [True, False], np.array([1, 0], np.uint8)):
+        loss = float(sdm_loss(logits, y, 1.0, 0.5))
+        for dtype in (torch.uint8, torch.bool, torch.int8):
+            codes = torch.tensor(np.asarray(y, dtype=int)).to(dtype)
+            other = float(sdm_loss(torch.tensor(logits), codes, 1.0, 0.5))
+            assert other == pytest.approx(loss)
+        assert expected is None or loss == expected
+        expected = loss

@@ -334,6 +334,12 @@ UNHASHABLE[0] = [1]
         (UNHASHABLE, [0, 1], [True, True], r"y_true must hold labels.*\[1\]"),
         ([0, 1], UNHASHABLE, [True, True], r"y_pred must hold labels.*\[1\]"),
         (pd.array([1, None]), [0, 1], [True, True], "y_true must hold labels"),
+        (
+            np.ma.masked_array([0, 1], [0, 1]),
+            [0, 1],
+            [True, True],
+            "y_true has 1 masked entries",
+        ),
     ],
 )
 def test_refusals(score, y_true, y_pred, accepted, message):

@@ -203,3 +203,10 @@ def test_not_fitted(estimator, blobs):
 def test_alpha_is_checked_at_predict(blobs):
     with pytest.raises(ValueError, match="alpha must be an accuracy"):
         Sure().fit(*blobs).predict_selective(blobs[0], alpha=0.2)
+
+
+def test_the_reject_label_is_no_class_once_stored():
+    classes = np.array([-1e17, 1.0])
+    label = resolve_reject_label("auto", classes)
+    assert np.float64(label) not in classes
+    assert np.float64(label) < classes.min()

@@ -237,23 +237,39 @@ def test_published_zeros_can_be_calibrated():
     assert np.isfinite(np.log(proba)).all()
 
 
-def bound(hits, count):
-    return 0.0 if hits == 0 else beta.ppf(0.05, hits, count - hits + 1)
-
-
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**31), alpha=st.sampled_from([0.55, 0.8, 0.95]))
-def test_threshold_is_the_smallest_with_a_certified_accuracy(seed, alpha):
+def test_some_thresholds_share_the_level(seed, alpha):
     rng = np.random.default_rng(seed)
-    confidence = np.round(rng.uniform(0.3, 1, 80), 2)  # with ties
-    correct = rng.uniform(size=80) < confidence
-    good = [
-        t
-        for t in np.unique(confidence)
-        if bound(correct[confidence >= t].sum(), (confidence >= t).sum()) >= alpha
+    n = rng.integers(1, 400)
+    confidence = np.round(rng.uniform(0.3, 1, n), 2)  # with ties
+    correct = rng.uniform(size=n) < confidence
+    falling = np.sort(confidence)[::-1]
+    tested, count = {falling[-1]}, n / 2**0.5
+    while count >= np.log(0.05) / np.log(alpha):
+        tested.add(falling[int(count) - 1])
+        count /= 2**0.5
+    found = np.inf
+    for t in tested:
+        hits, above = correct[confidence >= t].sum(), (confidence >= t).sum()
+        level = 0.05 / len(tested)
+        bound = beta.ppf(level, hits, above - hits + 1) if hits else 0.0
+        found = min(found, t if bound >= alpha else np.inf)
+    assert certified_threshold(confidence, correct, alpha) == found
+
+
+@pytest.mark.parametrize("n", [300, 5000])
+@pytest.mark.parametrize("alpha", [0.8, 0.95])
+def test_a_threshold_is_wrong_no_more_often_than_promised(n, alpha):
+    """Nothing tells right from wrong, and the accuracy is a hair too low."""
+    rng = np.random.default_rng(0)
+    wrong = [
+        np.isfinite(
+            certified_threshold(rng.random(n), rng.random(n) < alpha - 0.001, alpha)
+        )
+        for _ in range(400)
     ]
-    expected = min(good) if good else np.inf
-    assert certified_threshold(confidence, correct, alpha) == expected
+    assert np.mean(wrong) <= 0.05
 
 
 def test_threshold_needs_enough_rows():
@@ -301,7 +317,7 @@ def test_accepted_accuracy_reaches_alpha_with_many_labels(n_repeats):
             cal.fit(3 * X[:200], y[:200])
             labels, accepted = cal.predict_selective(3 * X[200:], return_mask=True)
         held.append(not accepted.any() or (labels == y[200:])[accepted].mean() >= 0.7)
-    assert np.mean(held) >= 0.85
+    assert np.mean(held) >= 0.95
 
 
 def test_threshold_of_no_rows():
@@ -358,9 +374,9 @@ def test_another_alpha_needs_no_refit():
 
 
 def test_fit_rows_on_the_threshold_are_accepted():
-    X, y = biased(n=500)
+    X, y = biased(n=2000)
     cal = SemanticSoftmaxCalibrator(
-        [0, 1, 2], input="logits", alpha=0.6, calibration=None
+        [0, 1, 2], input="logits", alpha=0.52, calibration=None
     ).fit(X, y)
     confidence = cal.predict_proba(X).max(axis=1)
     assert (confidence == cal.threshold_).any()
@@ -390,9 +406,9 @@ def test_alpha_is_an_accuracy(alpha):
 @pytest.mark.parametrize(
     ("alpha", "some"),
     [
-        (0.8, 0.2),
-        pytest.param(0.7, 0.5, marks=pytest.mark.slow),
-        pytest.param(0.9, 0.03, marks=pytest.mark.slow),
+        (0.8, 0.1),
+        pytest.param(0.7, 0.4, marks=pytest.mark.slow),
+        pytest.param(0.9, 0.005, marks=pytest.mark.slow),
     ],
 )
 def test_accepted_accuracy_reaches_alpha(alpha, some):
@@ -407,5 +423,5 @@ def test_accepted_accuracy_reaches_alpha(alpha, some):
             labels, accepted = cal.predict_selective(X[300:], return_mask=True)
         coverage.append(accepted.mean())
         held.append(not accepted.any() or (labels == y[300:])[accepted].mean() >= alpha)
-    assert np.mean(held) >= 0.85
+    assert np.mean(held) >= 0.95
     assert np.mean(coverage) > some

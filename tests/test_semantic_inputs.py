@@ -521,3 +521,26 @@ def test_softmax_of_a_dataframe():
     np.testing.assert_allclose(cal.predict_proba(frame), softmax(np.zeros((2, 2)), 1))
     with pytest.raises(ValueError, match="feature names"):
         cal.predict_proba(frame[["c", "b", "a"]])
+
+
+@pytest.mark.parametrize("mark", [-9999.0, -100.0, -np.inf])
+def test_a_repeated_mark_for_not_listed_stays_one(mark):
+    entries = [("yes", -0.5), ("no", mark), ("no", mark)]
+    rows = read_top_logprobs([[{"token": t, "logprob": v} for t, v in entries]])
+    assert rows == [{"yes": -0.5, "no": mark}]
+    entries = [("no", mark), ("no", -1.0), ("no", mark)]
+    rows = read_top_logprobs([[{"token": t, "logprob": v} for t, v in entries]])
+    assert rows == [{"no": -1.0}]
+
+
+def test_tokens_tied_with_the_last_of_the_list_count_in_what_it_leaves():
+    X = np.array([[0.5, 0.5, 0.0, 0.0]])
+    lists = [{0: np.log(0.5), 1: np.log(0.5)}]
+    for rows, form in ((X, "proba"), (lists, "topk")):
+        proba = [
+            SemanticSoftmaxCalibrator({"A": 0, "B": 1, "C": 2}, input=form, top_k=k)
+            .fit(rows)
+            .predict_proba(rows)
+            for k in (1, 2)
+        ]
+        np.testing.assert_allclose(proba[0], proba[1], atol=1e-9)

@@ -262,7 +262,7 @@ def test_labels_that_come_twice_are_named():
 
 def test_a_missing_label_in_y_is_named():
     cal = SemanticSoftmaxCalibrator({"a": 0, "b": 1}, input="logits")
-    with pytest.raises(ValueError, match="y holds None, first in row 1"):
+    with pytest.raises(ValueError, match="none of them missing. Got None at 1"):
         cal.fit(np.zeros((3, 3)), ["a", None, "b"])
 
 

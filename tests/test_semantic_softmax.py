@@ -589,3 +589,38 @@ def test_zero_shot_use_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_row_that_says_nothing_is_never_accepted():
+    """A prior, or biases learnt from others, are no answer to it."""
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(400) < 0.97, "no", "yes")
+    rows = [{0: -1.0 - rng.random(), 1: -2.0} for _ in y]
+    cal = SemanticSoftmaxCalibrator({"yes": 0, "no": 1}, input="topk", alpha=0.8)
+    cal.fit(rows, y)
+    new = [{5: -0.001}, *rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        _, accepted = cal.predict_selective(new, return_mask=True)
+        proba = cal.predict_proba(new)
+    assert not accepted[0]
+    assert accepted[1:].mean() > 0.5
+    np.testing.assert_allclose(proba[0], 0.5)
+
+
+def test_large_integers_and_masked_labels():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    names = np.array([5, 2**60, 2**60 + 1])
+    codes = rng.integers(0, 3, 300)
+    X = rng.standard_normal((300, 3))
+    X[np.arange(300), codes] += 2
+    cal = SemanticSoftmaxCalibrator([0, 1, 2], classes=names.tolist(), input="logits")
+    plain = cal.fit(X, names[codes]).bias_
+    nullable = cal.fit(X, pandas.Series(names[codes], dtype="Int64")).bias_
+    np.testing.assert_array_equal(nullable, plain)
+    with pytest.raises(ValueError, match="y has 1 masked entries"):
+        cal.fit(X, np.ma.masked_array(names[codes], mask=np.arange(300) == 3))
+    cal.fit(X, names[codes])
+    with pytest.raises(ValueError, match="X has 1 masked entries"):
+        cal.predict(np.ma.masked_array(X[:1], mask=[[True, False, False]]))

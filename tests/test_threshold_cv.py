@@ -597,3 +597,19 @@ def test_an_alpha_out_of_reach_warns_at_prediction_as_in_fit():
         _, accepted = tool.predict_selective(X, alpha=0.999, return_mask=True)
     assert record[0].filename == __file__
     assert not accepted.any()
+
+
+@pytest.mark.filterwarnings("ignore::sdm_sklearn.NoRegionWarning")
+def test_an_estimator_with_other_classes_is_refused():
+    X, y = make_blobs(300, centers=3, random_state=0)
+    fitted = LogisticRegression().fit(X, y)
+    some = y != 1
+    with pytest.raises(ValueError, match=r"knows the classes \[1\], of which y has no"):
+        SelectiveThresholdCV(FrozenEstimator(fitted)).fit(X[some], y[some])
+    two = FrozenEstimator(LogisticRegression().fit(X[some], y[some]))
+    with pytest.raises(
+        ValueError, match=r"has classes_ \[0, 2\], but y holds \[0, 1, 2"
+    ):
+        SelectiveThresholdCV(two, alpha=0.6).fit(X, y)
+    with pytest.raises(ValueError, match="knows the classes"):
+        SelectiveThresholdCV(FrozenEstimator(fitted)).fit(X, y.astype(str))

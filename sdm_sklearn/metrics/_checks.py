@@ -7,9 +7,12 @@ from numbers import Real
 import numpy as np
 from sklearn.exceptions import UndefinedMetricWarning
 
+from sdm_sklearn._validation import refuse_masked
+
 
 def check_1d(values, name):
     """Return a 1-D array of at least one value."""
+    refuse_masked(values, name)
     try:
         array = np.asarray(values)
     except ValueError as error:
