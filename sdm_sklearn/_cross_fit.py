@@ -127,9 +127,8 @@ def _find_classes(estimator, classes):
 
 def check_final_classes(estimator, classes):
     """Raise unless a fitted estimator has these classes, in this order."""
-    if len(_find_classes(estimator, classes)) < len(classes) or not np.array_equal(
-        estimator.classes_, classes
-    ):
+    _find_classes(estimator, classes)
+    if not np.array_equal(estimator.classes_, classes):
         raise ValueError(
             f"{type(estimator).__name__} has classes_ "
             f"{np.asarray(estimator.classes_).tolist()!r}, but y holds "

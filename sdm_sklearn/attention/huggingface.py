@@ -26,6 +26,9 @@ _NAME = "ssa"
 # attention chose.
 _REFUSED = ("s_aux", "sinks", "indices", "block_indices")
 
+# Where a checkpoint keeps n and b of an attention.
+_VALUES = (".ssa.rho_n", ".ssa.rho_b")
+
 # Arguments of from_pretrained that say where the config is, too.
 _WHERE = ("subfolder", "revision", "token", "cache_dir", "local_files_only")
 
@@ -233,10 +236,10 @@ def load_ssa(path: str | Path, *, model_class: Any = None, **kwargs: Any) -> Any
     model, info = Converted.from_pretrained(path, output_loading_info=True, **kwargs)
     model.__class__ = model_class
     for key in sorted(info["missing_keys"]):
-        if key.endswith((".ssa.rho_n", ".ssa.rho_b")):
+        if key.endswith(_VALUES):
             raise ValueError(f"{str(path)!r} holds no value of {key!r}.")
     for key in sorted(info["unexpected_keys"]):
-        if key.endswith((".ssa.rho_n", ".ssa.rho_b")):
+        if key.endswith(_VALUES):
             raise ValueError(
                 f"{str(path)!r} holds {key!r}, whose attention load_ssa leaves as it "
                 "is. Load with from_pretrained, convert as before, load_state_dict."
@@ -255,7 +258,7 @@ def _convert(model: "PreTrainedModel", settings: dict[str, Any]) -> None:
             f"{name} has no attention that goes through transformers' "
             "AttentionInterface, so it cannot be converted."
         )
-    known = [m for m in modules if isinstance(getattr(m, "ssa", None), SSAParameters)]
+    known = [module for module in modules if _is_converted(module)]
     if len(known) == len(modules):
         raise ValueError(f"{name} uses SSA attention already.")
     before = getattr(model.config, "ssa_attention", None)
@@ -305,6 +308,10 @@ def _attention_modules(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if asks(module)]
 
 
+def _is_converted(module: Any) -> bool:
+    return isinstance(getattr(module, "ssa", None), SSAParameters)
+
+
 def _owners(model: nn.Module) -> dict[nn.Module, Any]:
     """Map each module to the innermost transformers model that it belongs to."""
     from transformers import PreTrainedModel
@@ -320,7 +327,7 @@ def _other_attention(model: nn.Module) -> list[nn.Module]:
     """Find modules that attend in a way of their own, going by their names."""
     inside: set[nn.Module] = set()
     for module in model.modules():
-        if isinstance(getattr(module, "ssa", None), SSAParameters):
+        if _is_converted(module):
             inside.update(module.modules())
     found = []
     for module in model.modules():
@@ -361,7 +368,7 @@ def _set_return_weights(model: nn.Module, value: bool) -> None:
 
 
 def _ssa_attention_forward(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -375,8 +382,7 @@ def _ssa_attention_forward(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend as transformers' attention functions do: (B, H, L, D) to (B, L, H, D)."""
-    parameters = getattr(module, "ssa", None)
-    if not isinstance(parameters, SSAParameters):
+    if not _is_converted(module):
         raise RuntimeError(
             f"{type(module).__name__} has no SSA parameters. Pass the model to "
             "sdm_sklearn.attention.huggingface.convert_to_ssa (or load it with "
@@ -398,10 +404,10 @@ def _ssa_attention_forward(
             f"{columns} keys without a mask. Leave out logits_to_keep above 1."
         )
     if attention_mask is not None:
-        attention_mask = attention_mask[..., : key.shape[2]]
+        attention_mask = attention_mask[..., :columns]
     arguments: dict[str, Any] = {
-        "n": parameters.n,
-        "b": parameters.b,
+        "n": module.ssa.n,
+        "b": module.ssa.b,
         "attn_mask": attention_mask,
         "dropout_p": dropout,
         "is_causal": is_causal,
@@ -410,7 +416,7 @@ def _ssa_attention_forward(
         "score_bias": position_bias,
     }
     weights = None
-    if output_attentions or parameters.return_weights or softcap is not None:
+    if output_attentions or module.ssa.return_weights or softcap is not None:
         output, weights = attention_and_weights(
             query, key, value, softcap=softcap, **arguments
         )
