@@ -103,7 +103,6 @@ def blocked_forward(
     flat_output = output.flatten(0, 1)
     total = n.new_empty(*flat_output.shape[:2], 1)
     top = None if small else torch.empty_like(total)
-    base = n.new_zeros(1)
     count = 0
     for group in tiling.chunks():
         chunk_keys, chunk_values = scores.keys[group[0].keys], values[group[0].keys]
@@ -113,8 +112,8 @@ def blocked_forward(
                 flat_output[chunk.queries],
                 total[chunk.queries],
             ):
-                weights, _ = scores.transformed(
-                    queries, tiling.seen(chunk_keys, rows), chunk, rows, base
+                weights, *_ = scores.transformed(
+                    queries, tiling.seen(chunk_keys, rows), chunk, rows
                 )
                 if top is not None:
                     highest = weights.amax(-1, keepdim=True)
@@ -207,7 +206,7 @@ def blocked_backward(
                 n_keys = rows_keys.shape[1]
                 shape = (*rows_upstream.shape[:2], n_keys)
                 one_plus, dt = scores.buffers(shape)[2:]
-                log_weights, free = scores.transformed(
+                log_weights, free, part = scores.transformed(
                     rows_queries, rows_keys, chunk, rows, shift, one_plus
                 )
                 weights = torch.exp2(log_weights, out=free)
@@ -222,13 +221,10 @@ def blocked_backward(
                 tiling.seen(chunk_grad_value, rows).baddbmm_(used.mT, rows_upstream)
                 dt.sub_(rows_mean).mul_(weights)
                 # n times the logarithm is log P plus what a row has in common (whose
-                # share is 0, as dt sums to 0) less a floating mask. Of that, too, only
-                # what differs within a row counts; the rest would be rounding.
+                # share is 0, as dt sums to 0) less a floating mask.
                 grad_n[heads] += _dot(chunk, dt, log_weights) * LN2
-                if mask is not None and scores.floating:
-                    part = scores.added(mask, chunk, rows, n_keys)
-                    part = part - part.amax(-1, keepdim=True)
-                    grad_n[heads] -= _dot(chunk, dt, part)
+                if mask is not None and part is not None and scores.floating:
+                    grad_n[heads] -= _dot(chunk, dt, part) * LN2
                     if mask_grad:
                         place = chunk.take(grad_mask, rows, n_keys)
                         place += chunk.by_head(dt).sum_to_size(place.shape)
@@ -257,9 +253,12 @@ def blocked_backward(
 
 def _dot(chunk: Chunk, tile: Tensor, other: Tensor) -> Tensor:
     """Sum tile * other per head; ``other`` is a tile or broadcasts to (B, H, R, K)."""
+    n_heads = len(range(*chunk.heads.indices(chunk.heads.stop)))
+    if other.shape[:2] == (1, 1) and other.shape[2:] == tile.shape[1:]:
+        # One vector for all heads, of which no copies are made.
+        return (tile.flatten(1) @ other.flatten()).view(-1, n_heads).sum(0)
     if other.dim() == 4:
         other = other.expand(chunk.by_head(tile).shape).flatten(0, 1)
-    n_heads = len(range(*chunk.heads.indices(chunk.heads.stop)))
     return _per_head_dot(tile, other, n_heads)
 
 

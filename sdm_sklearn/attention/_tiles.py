@@ -145,12 +145,22 @@ class Tiling:
         return part[:, : rows.stop] if self.is_causal else part
 
 
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Turn a tile of a mask into what is added to the transformed scores."""
+def log2_weights(mask: Tensor, dtype: torch.dtype, hidden: Tensor | None) -> Tensor:
+    """Turn a mask of whole rows into what it adds to log2 of the weights.
+
+    The largest entry of a row is brought to 0, which changes no weight: so a floating
+    mask neither overflows weights nor blurs the gradient of n, to which only what
+    differs within a row counts. Rows without keys stay at ``_NEG``, as do ``hidden``
+    keys, where a floating mask may hold anything.
+    """
     if mask.dtype == torch.bool:
         return mask.to(dtype).sub_(1).mul_(-_NEG)
     limit = float(torch.tensor(MASKED_BELOW, dtype=mask.dtype))
-    return torch.nn.functional.threshold(mask.to(dtype), limit, _NEG)
+    part = torch.nn.functional.threshold(mask.to(dtype), limit, _NEG)
+    if hidden is not None:
+        part = part.masked_fill(hidden, _NEG)
+    top = part.amax(-1, keepdim=True)
+    return part.sub_(top.masked_fill_(top < MASKED_BELOW, 0)).mul_(_LOG2E).clamp_(_NEG)
 
 
 class Scores:
@@ -176,11 +186,16 @@ class Scores:
         self.tiling = Tiling(query, key, is_causal, tile)
         self.n, self.b, self.mask, self.bias = n, b, mask, bias
         self.n_values = n.tolist()
-        self.one = n.new_ones(1)
+        self.zero, self.one = n.new_zeros(1), n.new_ones(1)
         self.log1p = max(self.n_values) > _LOG1P_ABOVE
         rows = self.tiling.tile_rows
         self.triangle = n.new_full((rows, rows), _NEG).triu_(1) if is_causal else None
         self.floating = mask is not None and mask.is_floating_point()
+        self.added = None
+        # A row of keys for all queries would become a matrix beside causality.
+        grows = self.floating and is_causal and mask.shape[2] == 1
+        if mask is not None and mask.shape[1] == 1 and not grows:
+            self.added = self.prepare(mask, slice(0, self.tiling.n_rows))
         self.dead = None
         if mask is not None:
             dead = masked_rows(mask, is_causal, self.tiling.n_rows)
@@ -216,24 +231,33 @@ class Scores:
     def are_small(self) -> bool:
         """Whether no weight can overflow without a shift by the row's maximum.
 
-        ``|x|`` is at most ``|q| |k|``, and weights grow only polynomially. NaN answers
-        False, and so do biases and floating masks, which the bound does not cover.
+        ``|x|`` is at most ``|q| |k|``, weights grow only polynomially, and the largest
+        entry of a mask's row is 0. NaN answers False, and so do biases, which the
+        bound does not cover.
         """
-        if self.bias is not None or self.floating:
+        if self.bias is not None:
             return False
         return max(self.n_values) * math.log2(1 + self.bound) <= _UNSHIFTED_BELOW
 
-    def added(self, mask: Tensor, chunk: Chunk, rows: slice, n_keys: int) -> Tensor:
-        """Return what a mask adds to a tile, ``_NEG`` where causality hides a key.
+    def mask_part(self, chunk: Chunk, rows: slice, n_keys: int) -> Tensor | None:
+        """Return what the mask adds to a tile's (B, H, R, K), which it broadcasts to.
 
-        There a floating mask may hold anything.
+        Of a mask that all heads share it is made once, of any other for each tile.
         """
-        part = additive(chunk.take(mask, rows, n_keys), self.n.dtype)
-        if self.floating and self.triangle is not None:
-            place = torch.arange(rows.start, rows.stop, device=part.device)
-            hidden = torch.arange(n_keys, device=part.device) > place.unsqueeze(-1)
-            part = part.masked_fill(hidden, _NEG)
-        return part
+        if self.added is not None:
+            return chunk.take(self.added, rows, n_keys)
+        if self.mask is None:
+            return None
+        return self.prepare(chunk.take(self.mask, rows, n_keys), rows)
+
+    def prepare(self, mask: Tensor, rows: slice) -> Tensor:
+        """Turn the rows of a mask into what they add."""
+        hidden = None
+        if self.floating and self.tiling.is_causal and mask.shape[3] > 1:
+            place = torch.arange(rows.start, rows.stop, device=mask.device)
+            keys = torch.arange(mask.shape[3], device=mask.device)
+            hidden = keys > place.unsqueeze(-1)
+        return log2_weights(mask, self.n.dtype, hidden)
 
     def transformed(
         self,
@@ -241,13 +265,13 @@ class Scores:
         keys: Tensor,
         chunk: Chunk,
         rows: slice,
-        base: Tensor,
+        shift: Tensor | None = None,
         one_plus: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Compute log2 of a tile's weights, masks included, plus ``base``.
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Compute log2 of a tile's weights, masks included, plus ``shift``.
 
-        Returns the second and the first buffer, result and free space; ``one_plus``
-        receives 1 + |x|.
+        Returns the second and the first buffer, result and free space, and what the
+        mask added; ``one_plus`` receives 1 + |x|.
         """
         n_keys = keys.shape[1]
         x, result = self.buffers((*queries.shape[:2], n_keys))[:2]
@@ -277,11 +301,16 @@ class Scores:
             factor *= values[0]
         else:
             chunk.by_head(sign).mul_(self.n[chunk.heads].view(-1, 1, 1))
-        torch.addcmul(base, sign, x, value=factor, out=result)
-        if self.mask is not None:
-            mask = self.added(self.mask, chunk, rows, n_keys)
-            chunk.by_head(result).add_(mask, alpha=_LOG2E)
+        part = self.mask_part(chunk, rows, n_keys)
+        if part is None:
+            start = self.zero if shift is None else shift
+            torch.addcmul(start, sign, x, value=factor, out=result)
+        else:
+            sign, size, out = (chunk.by_head(tile) for tile in (sign, x, result))
+            torch.addcmul(part, sign, size, value=factor, out=out)
+            if shift is not None:
+                result.add_(shift)
         if self.triangle is not None and rows.start < n_keys:
             high, wide = rows.stop - rows.start, n_keys - rows.start
             result[..., rows.start :].add_(self.triangle[:high, :wide])
-        return result, x
+        return result, x, part
