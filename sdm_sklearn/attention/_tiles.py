@@ -11,8 +11,8 @@ from torch import Tensor
 #: Values of a floating mask at or below this remove the key, as ``-inf`` does.
 MASKED_BELOW = -1e4
 
-# Scores in one tile: enough to hide the cost of starting an operation, few enough
-# that the backward pass's four buffers stay in a common last-level cache.
+# Scores in one tile, as far as rows are not too few: enough to hide the cost of starting
+# an operation, few enough that the backward pass's four buffers stay in a common cache.
 _TILE_CPU = 2**17
 _TILE_CUDA = 2**24
 
@@ -99,7 +99,9 @@ class Tiling:
         self.key_heads, self.n_keys = key.shape[1:3]
         self.group = heads // self.key_heads
         self.is_causal = is_causal
-        rows = min(self.n_rows, max(8, tile // self.n_keys))
+        # A matrix product of few rows takes as long as one of 64: it reads all keys.
+        rows = max(8, tile // self.n_keys, min(64, tile // 2048))
+        rows = min(self.n_rows, rows)
         if is_causal:
             # Low tiles waste less work above the diagonal.
             rows = min(rows, max(64, -(-self.n_rows // 8)))
