@@ -82,6 +82,7 @@ _STATE = (
     "_identity",
     "_evidence",
     "_fitted_alpha",
+    "_fitted_input",
     "_holder",
     "_path",
 )
@@ -414,6 +415,7 @@ class SemanticSoftmaxCalibrator(
             self.temperature_, self.bias_ = fit_scaling(moved, codes, scaling == "bcts")
         self._evidence = None
         self._fitted_alpha = self.threshold_ = alpha
+        self._fitted_input = self.input
         if codes is not None:
             if scaling is None:
                 proba = _softmax(self._adjust(scores, silent))
@@ -665,6 +667,12 @@ class SemanticSoftmaxCalibrator(
                 "input='hidden' needs output_embeddings to turn hidden states into "
                 "logits: pass them, or say what X is with input='logits', 'logprobs', "
                 "'proba' or 'topk'."
+            )
+        if not reset and hidden != (self._fitted_input == "hidden"):
+            raise ValueError(
+                f"input={self.input!r} was set after a fit with "
+                f"input={self._fitted_input!r}, whose rows have other columns: fit "
+                "again."
             )
         X = validate_data(
             self,

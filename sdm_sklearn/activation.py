@@ -2,10 +2,13 @@
 
 One implementation serves both: every function runs in the array namespace of its
 `logits`. NumPy input (and anything else that is no tensor) is computed in float64;
-tensors keep the dtype and device of `logits` and stay differentiable through it.
-torch itself is never imported here.
+tensors keep the dtype and device of `logits` and stay differentiable through it. Half
+precision, which holds no q beyond 65504, is computed in float32. torch itself is never
+imported here.
 """
 
+import math
+import reprlib
 import sys
 
 import numpy as np
@@ -59,8 +62,9 @@ def sdm_activation(logits, similarity, distance):
     array([[0.909..., 0.0909...],
            [0.5       , 0.5       ]])
     """
+    given = logits
     xp, logits, similarity, distance = _prepare(logits, similarity, distance)
-    return xp.exp(_log_activation(xp, logits, similarity, distance))
+    return _as_given(xp.exp(_log_activation(xp, logits, similarity, distance)), given)
 
 
 def log_sdm_activation(logits, similarity, distance):
@@ -95,8 +99,9 @@ def log_sdm_activation(logits, similarity, distance):
     >>> log_sdm_activation([1e4, 0.0], similarity=1e9, distance=1.0)
     array([      0.        , -207232.658...])
     """
+    given = logits
     xp, logits, similarity, distance = _prepare(logits, similarity, distance)
-    return _log_activation(xp, logits, similarity, distance)
+    return _as_given(_log_activation(xp, logits, similarity, distance), given)
 
 
 def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
@@ -130,7 +135,8 @@ def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
     ------
     ValueError
         As for :func:`sdm_activation`; also if there is no row, `y` holds a code
-        outside 0 to n_classes - 1, or `class_weight` has another length.
+        outside 0 to n_classes - 1, or `class_weight` has another length, a negative
+        entry, or none above 0 for the classes in `y`.
 
     References
     ----------
@@ -143,6 +149,7 @@ def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
     >>> print(f"{sdm_loss([[0.0, 5.0]], [0], similarity=[998], distance=[1.0]):.4f}")
     5.0000
     """
+    given = logits
     xp, logits, similarity, distance = _prepare(logits, similarity, distance)
     if logits.ndim != 2 or logits.shape[0] == 0:
         raise ValueError(
@@ -166,7 +173,7 @@ def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
     log_probabilities = _log_activation(xp, logits, similarity, distance)
     losses = -log_probabilities[xp.arange(n_samples), y] / xp.log(2 + similarity)
     if class_weight is None:
-        return losses.mean()
+        return _as_given(losses.mean(), given)
     class_weight = _like(xp, class_weight, logits)
     if tuple(class_weight.shape) != (n_classes,):
         raise ValueError(
@@ -174,7 +181,13 @@ def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
             f"Got {tuple(class_weight.shape)} instead."
         )
     weights = class_weight[y]
-    return (weights * losses).sum() / weights.sum()
+    if not (bool((class_weight >= 0).all()) and 0 < float(weights.sum()) < math.inf):
+        raise ValueError(
+            "class_weight must hold finite non-negative weights, at least one of them "
+            f"positive for a class in y. Got {reprlib.repr(class_weight.tolist())} "
+            "instead."
+        )
+    return _as_given((weights * losses).sum() / weights.sum(), given)
 
 
 def _prepare(logits, similarity, distance):
@@ -182,6 +195,8 @@ def _prepare(logits, similarity, distance):
     xp = sys.modules["torch"] if type(logits).__module__.startswith("torch") else np
     if xp is np:
         logits = np.asarray(logits, dtype=np.float64)
+    elif not logits.is_floating_point() or logits.dtype.itemsize < 4:
+        logits = logits.float()
     if logits.ndim == 0 or logits.shape[-1] == 0:
         raise ValueError(
             "logits must have the shape (..., n_classes) with at least one class. Got "
@@ -210,6 +225,13 @@ def _like(xp, value, logits):
     if xp is np:
         return np.asarray(value, dtype=np.float64)
     return xp.as_tensor(value, dtype=logits.dtype, device=logits.device)
+
+
+def _as_given(values, logits):
+    """Return tensors in the dtype of floating `logits`, anything else as it is."""
+    if type(values).__module__.startswith("torch") and logits.is_floating_point():
+        return values.to(logits.dtype)
+    return values
 
 
 def _log_activation(xp, logits, similarity, distance):

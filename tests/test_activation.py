@@ -174,11 +174,38 @@ def test_bad_arguments(logits, q, d, message):
         ([[1, 2]], [0, 1], None, r"y must have the shape \(1,\)"),
         ([[1, 2]], [2], None, "y must hold class codes from 0 to 1. Got values from 2"),
         ([[1, 2]], [0], [1, 2, 3], r"class_weight must have the shape \(2,\)"),
+        ([[1, 2]], [0], [1, -2], "class_weight must hold finite non-negative weights"),
+        ([[1, 2]], [0], [0, 2], "at least one of them positive for a class in y"),
+        ([[1, 2]], [0], [np.nan, 2], r"Got \[nan, 2.0\] instead"),
     ],
 )
 def test_bad_arguments_of_loss(logits, y, weight, message):
     with pytest.raises(ValueError, match=message):
         sdm_loss(logits, y, 1, 1, class_weight=weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_holds_large_similarities(dtype):
+    logits = np.array([[2.0, 0.0], [0.0, 1.0]])
+    q, d = np.array([1e6, 10.0]), np.array([1.0, 0.5])
+    halves = torch.tensor(logits, dtype=dtype, requires_grad=True)
+    loss = sdm_loss(halves, torch.tensor([1, 1]), q, d, class_weight=[1, 2])
+    loss.backward()
+    assert loss.dtype == halves.grad.dtype == dtype
+    assert torch.isfinite(halves.grad).all()
+    expected = sdm_loss(logits, [1, 1], q, d, class_weight=[1, 2])
+    assert_allclose(loss.item(), expected, rtol=1e-2)
+    for function in (sdm_activation, log_sdm_activation):
+        got = function(halves, q, d)
+        assert got.dtype == dtype
+        got = got.detach().float()
+        assert_allclose(got, function(logits, q, d), rtol=1e-2, atol=1e-6)
+
+
+def test_integer_tensors_do_not_round_similarity_and_distance():
+    logits = torch.tensor([[2, 0]])
+    expected = sdm_activation([[2, 0]], 8, 0.5)
+    assert_allclose(sdm_activation(logits, 8, 0.5), expected, rtol=1e-6)
 
 
 def test_codes_of_any_integer_dtype_are_codes():

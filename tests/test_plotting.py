@@ -325,6 +325,11 @@ def test_alpha_display_counts_unknown_classes_as_errors(fitted):
         AlphaDisplay.from_estimator(clf, X[300:], np.zeros(150, dtype=int))
     with pytest.raises(ValueError, match="y has 5 rows"):
         AlphaDisplay.from_estimator(clf, X[300:], y[:5])
+    with pytest.raises(ValueError, match="alphas is empty: pass at least one"):
+        AlphaDisplay.from_estimator(clf, X[300:], y[300:], alphas=[])
+    for level in (0, 1.5, np.nan):
+        with pytest.raises(ValueError, match="confidence_level must be strictly"):
+            AlphaDisplay.from_estimator(clf, X[300:], y[300:], confidence_level=level)
 
 
 def test_alpha_display_of_a_table(fitted):

@@ -624,3 +624,17 @@ def test_large_integers_and_masked_labels():
     cal.fit(X, names[codes])
     with pytest.raises(ValueError, match="X has 1 masked entries"):
         cal.predict(np.ma.masked_array(X[:1], mask=[[True, False, False]]))
+
+
+@pytest.mark.parametrize(
+    ("fitted", "later"), [("hidden", "proba"), ("logits", "hidden")]
+)
+def test_columns_that_changed_their_meaning_are_refused(fitted, later):
+    E = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.2, 0.8]])
+    X = {"hidden": [[0.2, 0.8]], "logits": [[1.0, 2.0, 0.0, 3.0]]}[fitted]
+    cal = SemanticSoftmaxCalibrator(
+        {"yes": 0, "no": 1}, E, input=fitted, geometry="raw"
+    ).fit(X)
+    cal.set_params(input=later)
+    with pytest.raises(ValueError, match=f"input='{later}' was set after a fit with"):
+        cal.predict(np.abs(X))

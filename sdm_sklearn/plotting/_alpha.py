@@ -134,9 +134,22 @@ class AlphaDisplay:
         Returns
         -------
         display : AlphaDisplay
+
+        Raises
+        ------
+        ValueError
+            If `alphas` is empty or holds a value that is not strictly between 1/2 and
+            1, or `confidence_level` is not strictly between 0 and 1.
         """
-        grid = DEFAULT_ALPHAS if alphas is None else np.asarray(alphas).tolist()
+        grid = DEFAULT_ALPHAS if alphas is None else np.ravel(alphas).tolist()
         grid = np.unique([check_alpha(alpha) for alpha in grid])
+        if not len(grid):
+            raise ValueError("alphas is empty: pass at least one, or None.")
+        if not 0 < confidence_level < 1:
+            raise ValueError(
+                "confidence_level must be strictly between 0 and 1. Got "
+                f"{confidence_level!r} instead: for 95 % pass 0.95."
+            )
         classifier, inner_X = unwrap(estimator, X)
         codes, accepted = classifier._decide_at(inner_X, grid)
         y = check_length(check_labels(y, "y"), "y", len(codes)).tolist()
