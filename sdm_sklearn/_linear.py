@@ -99,11 +99,9 @@ def _affine(X, rows, center, scale, matrix, offset):
     def multiply(part):
         part = slice(part.start, part.stop)
         chunk = X[part] if rows is None else X[rows[part]]
-        n_products = -(-len(chunk) // _PRODUCT_ROWS)
-        padded = np.zeros((n_products * _PRODUCT_ROWS, X.shape[1]))
+        padded = _padding(chunk)
         standardize(chunk, center, scale, out=padded[: len(chunk)])
-        products = padded.reshape(n_products, _PRODUCT_ROWS, -1) @ matrix
-        out[part] = products.reshape(len(padded), -1)[: len(chunk)]
+        out[part] = _multiply(padded, matrix)[: len(chunk)]
 
     map_in_threads(
         lambda part: in_blocks(part, _THREAD_ROWS, multiply, advice),
@@ -114,6 +112,33 @@ def _affine(X, rows, center, scale, matrix, offset):
     )
     out += offset
     return out
+
+
+def rowwise_product(rows, matrix):
+    """Return ``rows @ matrix`` with the same bits of a row in any batch.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_features), dtype=float64
+    matrix : ndarray of shape (n_features, n_columns), dtype=float64
+
+    Returns
+    -------
+    products : ndarray of shape (n_rows, n_columns)
+    """
+    padded = _padding(rows)
+    padded[: len(rows)] = rows
+    return _multiply(padded, matrix)[: len(rows)]
+
+
+def _padding(rows):
+    n_products = -(-len(rows) // _PRODUCT_ROWS)
+    return np.zeros((n_products * _PRODUCT_ROWS, rows.shape[1]))
+
+
+def _multiply(padded, matrix):
+    products = padded.reshape(-1, _PRODUCT_ROWS, padded.shape[1]) @ matrix
+    return products.reshape(len(padded), -1)
 
 
 def standardize(chunk, center, scale, out=None):

@@ -7,6 +7,8 @@ from os import PathLike
 import numpy as np
 from scipy.special import logsumexp
 
+from sdm_sklearn._linear import rowwise_product
+
 # Doubles in one working block of rows: 8 MB.
 _BLOCK = 2**20
 
@@ -225,7 +227,7 @@ def thin_head(output, token_ids):
 
     def logits(hidden):
         with np.errstate(over="ignore", invalid="ignore"):
-            return _finish(output, hidden @ weight, token_ids)
+            return _finish(output, rowwise_product(hidden, weight), token_ids)
 
     return logits
 
@@ -390,7 +392,8 @@ def read_from_hidden(hidden, output, token_ids, top_k, total):
     for start, rows in _blocks(output):
         stop = start + len(rows)
         with np.errstate(over="ignore", invalid="ignore"):
-            block = _finish(output, hidden @ rows.T, slice(start, stop))
+            products = rowwise_product(hidden, rows.T)
+            block = _finish(output, products, slice(start, stop))
         # From the same product as the cut, so that rounding cannot part them.
         inside = slice(*np.searchsorted(ids, [start, stop]))
         logits[:, order[inside]] = block[:, ids[inside] - start]

@@ -294,7 +294,7 @@ def _read_dense(block, form, token_ids, top_k, total):
     if total:
         log_total = np.zeros(len(block))
         if form == "logits":
-            log_total = logsumexp(block.astype(np.float64), axis=1)
+            log_total = logsumexp(block.astype(np.float64, order="C"), axis=1)
     return Reading(_as_log(values, form), listed, smallest, listed_total, log_total)
 
 

@@ -45,7 +45,9 @@ class Kernel:
         """Return log sum_v exp(logit_v) w(v, l) for each row and label."""
         scores = np.empty((len(logits), len(self.voters)))
         for label, (columns, log_weight) in enumerate(self.voters):
-            votes = logits[:, columns] + log_weight
+            # By rows in memory, as the order of the sum depends on it: a batch of one
+            # is by rows and by columns.
+            votes = np.add(logits[:, columns], log_weight, order="C")
             top = votes.max(axis=1)
             top[np.isneginf(top)] = 0.0
             with np.errstate(divide="ignore", over="ignore"):

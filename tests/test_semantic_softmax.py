@@ -241,18 +241,32 @@ def test_probabilities_are_positive_and_sum_to_one(seed, scale):
         assert np.isfinite(cal.predict_log_proba(logits)).all()
 
 
-def test_rows_do_not_depend_on_their_batch_or_order():
+@pytest.mark.parametrize("vote", ["exclusive", "shared"])
+@pytest.mark.parametrize("top_k", [None, 20])
+@pytest.mark.parametrize("input", ["hidden", "logits", "proba", "topk"])
+def test_rows_do_not_depend_on_their_batch_or_order(input, top_k, vote):
     rng = np.random.default_rng(0)
-    E, X = rng.standard_normal((300, 64)), rng.standard_normal((40, 64))
-    for options in ({}, {"top_k": 20}):
-        cal = SemanticSoftmaxCalibrator([0, 5, 9], E, **options).fit(X)
-        proba = cal.predict_proba(X)
-        order = rng.permutation(40)
-        np.testing.assert_allclose(
-            cal.predict_proba(X[order]), proba[order], atol=1e-12
-        )
-        one = np.concatenate([cal.predict_proba(x[None]) for x in X])
-        np.testing.assert_allclose(one, proba, atol=1e-12)
+    E, hidden = rng.standard_normal((300, 48)), rng.standard_normal((60, 48))
+    proba = softmax(0.5 * hidden @ E.T, axis=1)
+    X = {
+        "hidden": hidden,
+        "logits": np.asfortranarray(hidden @ E.T),
+        "proba": proba,
+        "topk": [
+            {i: np.log(p) for i, p in enumerate(row) if p > 1e-4} for row in proba
+        ],
+    }[input]
+    cal = SemanticSoftmaxCalibrator(
+        [0, 5, 9], E, input=input, top_k=top_k, vote=vote, similarity_threshold=0.1
+    ).fit(X, rng.integers(3, size=60))
+    for ask in (cal.predict_proba, cal.captured_mass):
+        together = ask(X)
+        for size in (1, 7):
+            parts = [ask(X[start : start + size]) for start in range(0, 60, size)]
+            np.testing.assert_array_equal(np.concatenate(parts), together)
+        order = rng.permutation(60)
+        moved = [X[i] for i in order] if input == "topk" else X[order]
+        np.testing.assert_array_equal(ask(moved), together[order])
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from torch import Tensor
 #: Values of a floating mask at or below this remove the key, as ``-inf`` does.
 MASKED_BELOW = -1e4
 
-# Scores in one tile, unless its rows are too few: enough to hide the cost of starting an
-# operation, few enough that the backward pass's four buffers stay in a common cache.
+# Scores in one tile, unless its rows are too few: enough to hide the cost of starting
+# an operation, few enough that the four buffers of the backward pass stay in a cache.
 _TILE_CPU = 2**17
 _TILE_CUDA = 2**24
 
