@@ -320,6 +320,45 @@ def test_masks_of_any_precision_and_without_dimensions(backend):
     assert (none == 0).all()
 
 
+@settings(deadline=None)
+@given(
+    st.tuples(*(st.booleans() for _ in range(4))),
+    st.sampled_from(["bool", "float", "far"]),
+    st.booleans(),
+    st.sampled_from([16, 256, 2**17]),
+    st.integers(0, 1000),
+)
+def test_masks_that_broadcast_in_any_dimension(whole, kind, is_causal, tile, seed):
+    """Masks of all heads are prepared once, of some heads tile by tile."""
+    full = (2, 4, 33, 29)
+    shape = [
+        size if is_whole else 1 for size, is_whole in zip(full, whole, strict=True)
+    ]
+    parts = [random(2, 4, 33, 6, seed=seed, requires_grad=True)] + [
+        random(2, 2, 29, 6, seed=seed + i, requires_grad=True) for i in (1, 2)
+    ]
+    keep = random(*shape, seed=seed + 3) < 0.4
+    mask = keep
+    if kind != "bool":
+        mask = random(*shape, seed=seed + 4) * (300 if kind == "far" else 1)
+        mask = mask.masked_fill(~keep, -1e4 - seed).requires_grad_()
+    n = tensor(1.5, 1.0, 3.0, 9.0).requires_grad_()
+    wanted = [*parts, n] + [mask] * (kind != "bool")
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functional, "default_tile", lambda device: tile)
+        for backend in BACKENDS:
+            output = ssa_attention(
+                *(*parts, n, 0.8, mask),
+                is_causal=is_causal,
+                enable_gqa=True,
+                backend=backend,
+            )
+            upstream = random(*output.shape, seed=seed + 5)
+            results.append([output, *torch.autograd.grad(output, wanted, upstream)])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("shape", [(128, 128), (128,)])
 def test_a_mask_far_from_zero_does_not_spoil_the_gradient_of_n(is_causal, shape):
