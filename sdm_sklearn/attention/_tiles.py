@@ -195,8 +195,12 @@ class Scores:
         self.floating = mask is not None and mask.is_floating_point()
         self.added = None
         # A row of keys for all queries would become a matrix beside causality.
-        grows = self.floating and is_causal and mask.shape[2] == 1
-        if mask is not None and mask.shape[1] == 1 and not grows:
+        by_tile = self.floating and is_causal
+        if (
+            mask is not None
+            and mask.shape[1] == 1
+            and not (by_tile and mask.shape[2] == 1)
+        ):
             self.added = self.prepare(mask, slice(0, self.tiling.n_rows))
         self.dead = None
         if mask is not None:
