@@ -64,7 +64,8 @@ def sdm_activation(logits, similarity, distance):
     """
     given = logits
     xp, logits, similarity, distance = _prepare(logits, similarity, distance)
-    return _as_given(xp.exp(_log_activation(xp, logits, similarity, distance)), given)
+    probabilities = xp.exp(_log_activation(xp, logits, similarity, distance))
+    return _as_given(xp, probabilities, given)
 
 
 def log_sdm_activation(logits, similarity, distance):
@@ -101,7 +102,8 @@ def log_sdm_activation(logits, similarity, distance):
     """
     given = logits
     xp, logits, similarity, distance = _prepare(logits, similarity, distance)
-    return _as_given(_log_activation(xp, logits, similarity, distance), given)
+    log_probabilities = _log_activation(xp, logits, similarity, distance)
+    return _as_given(xp, log_probabilities, given)
 
 
 def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
@@ -173,7 +175,7 @@ def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
     log_probabilities = _log_activation(xp, logits, similarity, distance)
     losses = -log_probabilities[xp.arange(n_samples), y] / xp.log(2 + similarity)
     if class_weight is None:
-        return _as_given(losses.mean(), given)
+        return _as_given(xp, losses.mean(), given)
     class_weight = _like(xp, class_weight, logits)
     if tuple(class_weight.shape) != (n_classes,):
         raise ValueError(
@@ -187,7 +189,7 @@ def sdm_loss(logits, y, similarity, distance, *, class_weight=None):
             f"positive for a class in y. Got {reprlib.repr(class_weight.tolist())} "
             "instead."
         )
-    return _as_given((weights * losses).sum() / weights.sum(), given)
+    return _as_given(xp, (weights * losses).sum() / weights.sum(), given)
 
 
 def _prepare(logits, similarity, distance):
@@ -227,11 +229,11 @@ def _like(xp, value, logits):
     return xp.as_tensor(value, dtype=logits.dtype, device=logits.device)
 
 
-def _as_given(values, logits):
+def _as_given(xp, values, logits):
     """Return tensors in the dtype of floating `logits`, anything else as it is."""
-    if type(values).__module__.startswith("torch") and logits.is_floating_point():
-        return values.to(logits.dtype)
-    return values
+    if xp is np or not logits.is_floating_point():
+        return values
+    return values.to(logits.dtype)
 
 
 def _log_activation(xp, logits, similarity, distance):

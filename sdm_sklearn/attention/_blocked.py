@@ -223,7 +223,7 @@ def blocked_backward(
                 # n times the logarithm is log P plus what a row has in common (whose
                 # share is 0, as dt sums to 0) less a floating mask.
                 grad_n[heads] += _dot(chunk, dt, log_weights) * LN2
-                if mask is not None and part is not None and scores.floating:
+                if part is not None and scores.floating:
                     grad_n[heads] -= _dot(chunk, dt, part) * LN2
                     if mask_grad:
                         place = chunk.take(grad_mask, rows, n_keys)

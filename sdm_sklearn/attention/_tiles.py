@@ -193,19 +193,14 @@ class Scores:
         rows = self.tiling.tile_rows
         self.triangle = n.new_full((rows, rows), _NEG).triu_(1) if is_causal else None
         self.floating = mask is not None and mask.is_floating_point()
-        self.added = None
-        # A row of keys for all queries would become a matrix beside causality.
-        by_tile = self.floating and is_causal
-        if (
-            mask is not None
-            and mask.shape[1] == 1
-            and not (by_tile and mask.shape[2] == 1)
-        ):
-            self.added = self.prepare(mask, slice(0, self.tiling.n_rows))
-        self.dead = None
+        self.added = self.dead = None
         if mask is not None:
             dead = masked_rows(mask, is_causal, self.tiling.n_rows)
             self.dead = dead if bool(dead.any()) else None
+            # A row of keys for all queries would become a matrix beside causality.
+            grows = self.floating and is_causal and mask.shape[2] == 1
+            if mask.shape[1] == 1 and not grows:
+                self.added = self.prepare(mask, slice(0, self.tiling.n_rows))
         self.queries = self.without_dead(query * (b * scale).view(-1, 1, 1))
         self.queries = self.queries.flatten(0, 1)
         self.keys = key.to(n.dtype).flatten(0, 1)
@@ -312,8 +307,8 @@ class Scores:
             start = self.zero if shift is None else shift
             torch.addcmul(start, sign, x, value=factor, out=result)
         else:
-            sign, size, out = (chunk.by_head(tile) for tile in (sign, x, result))
-            torch.addcmul(part, sign, size, value=factor, out=out)
+            factors = (chunk.by_head(tile) for tile in (sign, x))
+            torch.addcmul(part, *factors, value=factor, out=chunk.by_head(result))
             if shift is not None:
                 result.add_(shift)
         if self.triangle is not None and rows.start < n_keys:

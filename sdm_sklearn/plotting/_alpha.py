@@ -141,7 +141,7 @@ class AlphaDisplay:
             If `alphas` is empty or holds a value that is not strictly between 1/2 and
             1, or `confidence_level` is not strictly between 0 and 1.
         """
-        grid = DEFAULT_ALPHAS if alphas is None else np.ravel(alphas).tolist()
+        grid = DEFAULT_ALPHAS if alphas is None else np.asarray(alphas).tolist()
         grid = np.unique([check_alpha(alpha) for alpha in grid])
         if not len(grid):
             raise ValueError("alphas is empty: pass at least one, or None.")
